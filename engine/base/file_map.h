@@ -1,0 +1,17 @@
+/* A file mapped read-only. */
+#ifndef INFERD_FILE_MAP_H
+#define INFERD_FILE_MAP_H
+
+#include <inferd/error.h>
+#include <stddef.h>
+
+struct file_map {
+    const unsigned char *data; /* [size]; NULL for an empty file */
+    size_t size;
+};
+
+/* ERROR_MODEL with the path and the reason; a folder or a device is refused. */
+int file_map_open(const char *path, struct file_map *out, struct error *err);
+void file_map_close(struct file_map *m); /* zeroes it; a zeroed one is fine */
+
+#endif

@@ -1,0 +1,190 @@
+/*
+ * The backend interface: what the forward pass asks of a device. One table of functions that execute at once,
+ * in order, on the backend's queue (no graph language). model/decoder.c is written once against it.
+ *
+ * Conventions
+ *  - Device memory is addressed by plain pointers (`void *`); on the CPU backend these are host pointers.
+ *  - Activations are row-major [rows][features] of info.activation_dtype (F32 on the CPU). A row stride `ld`
+ *    is counted in elements.
+ *  - Batches are ragged: `rows` tokens of `n_sequences` sequences, cu_seqlens[n_sequences + 1] says where each begins.
+ *  - Every function returns 0, or -1 with *err filled. All are called from the one rank thread of that backend.
+ *  - Results do not depend on the company: each row's sums are taken in one fixed order whatever `rows` is.
+ */
+#ifndef INFERD_BACKEND_H
+#define INFERD_BACKEND_H
+
+#include <inferd/error.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define BACKEND_ABI 1u /* raise on every change of this header */
+
+enum dtype {
+    DTYPE_F32,
+    DTYPE_F16,
+    DTYPE_BF16,
+    DTYPE_I8,
+    DTYPE_Q4_0, /* GGUF blocks of 32 */
+    DTYPE_Q4_1,
+    DTYPE_Q5_0,
+    DTYPE_Q5_1,
+    DTYPE_Q8_0,
+    DTYPE_Q4_K, /* GGUF super-blocks of 256 */
+    DTYPE_Q5_K,
+    DTYPE_Q6_K,
+    DTYPE_I32, /* never computed with */
+    DTYPE_COUNT,
+};
+
+/* The layout of a type: `block` elements take `bytes`. A row of n elements needs n % block == 0. */
+struct dtype_info {
+    const char *name; /* "F32", "Q4_K" */
+    size_t block;
+    size_t bytes;
+};
+const struct dtype_info *dtype_info(enum dtype t);
+/* Bytes of n elements, false if n is not a multiple of the block or the product overflows. */
+bool dtype_row_bytes(enum dtype t, size_t n, size_t *bytes);
+
+/* A weight matrix W[n][k] (n output features, k input features) as it lies on the device. */
+struct weight {
+    enum dtype dtype;
+    size_t n, k;
+    size_t row_bytes;
+    const void *data; /* [n] rows of row_bytes; owned by whoever loaded it (the mapping, or backend memory) */
+    void *packed;     /* the backend's own form, NULL if none; owned by the backend */
+};
+
+/* One of several products of the same input: y[rows][ldy], the first w->n columns written. */
+struct linear_part {
+    const struct weight *w; /* [n][k] */
+    const float *bias;      /* [n] F32 or NULL */
+    void *y;
+    size_t ldy;
+};
+
+enum rope_style {
+    ROPE_INTERLEAVED, /* rotates pairs (2i, 2i+1): GGUF's permuted Llama */
+    ROPE_HALVES,      /* rotates pairs (i, i + n_rot/2): Hugging Face, Qwen, Gemma */
+};
+
+/* cos and sin of position p, pair i are of angle p * inv_freq[i]; both are multiplied by `mscale` (YaRN). */
+struct rope_table {
+    const float *inv_freq; /* [n_rot / 2], host memory, lives as long as the model */
+    size_t n_rot;          /* rotated features of a head, even, <= head_dim */
+    float mscale;          /* 1 unless YaRN */
+    enum rope_style style;
+};
+
+enum activation { ACTIVATION_SILU, ACTIVATION_GELU_TANH };
+
+/* KV memory of one layer: [block][2: K, V][kv_head][block_size tokens][head_dim] of `dtype`. */
+struct kv_layer {
+    void *data;
+    enum dtype dtype; /* F16 or BF16 */
+    size_t n_blocks, block_size, n_kv_heads, head_dim;
+};
+size_t kv_layer_bytes(enum dtype dtype, size_t n_blocks, size_t block_size, size_t n_kv_heads, size_t head_dim);
+
+/*
+ * Paged causal attention over sequences. Row r of sequence s sits at position
+ * context_lens[s] - (cu_seqlens[s+1] - cu_seqlens[s]) + (r - cu_seqlens[s]) and sees keys 0..position, or the last
+ * `window` of them when window > 0.  out = softmax(scale * q k^T) v   (Vaswani et al. 2017, eq. 1; softmax taken
+ * online over KV blocks in position order, Milakov & Gimelshein 2018).
+ */
+struct attention_args {
+    const void *q; /* [rows][ldq], head h at column h * head_dim */
+    size_t ldq;
+    void *out; /* [rows][ldo], head h at column h * head_dim */
+    size_t ldo;
+    const struct kv_layer *kv;
+    const int32_t *block_tables; /* [n_sequences][max_blocks], block index of each block_size run of positions */
+    size_t max_blocks;
+    const int32_t *cu_seqlens;   /* [n_sequences + 1] */
+    const int32_t *context_lens; /* [n_sequences], tokens in KV including this step's */
+    size_t n_sequences, rows;
+    size_t n_heads, n_kv_heads, head_dim; /* n_heads % n_kv_heads == 0; query head h reads kv head h / (n_heads / n_kv_heads) */
+    float scale;
+    size_t window; /* 0 = no limit */
+};
+
+struct backend_config {
+    size_t threads;      /* 0 = as many as the process may run on */
+    size_t max_rows;     /* most rows in one call: workspace is taken for it at open */
+    const char *variant; /* CPU: "generic", "avx2", "avx512" to force one; NULL = best */
+};
+
+struct backend_info {
+    const char *name;    /* "cpu" */
+    const char *variant; /* "avx512" */
+    const char *device;  /* human readable */
+    size_t threads;
+    enum dtype activation_dtype;
+    size_t memory_total; /* bytes the device may use */
+};
+
+struct backend; /* the module's own */
+
+struct backend_ops {
+    uint32_t abi; /* BACKEND_ABI */
+    const char *name;
+
+    int (*open)(const struct backend_config *config, struct backend **out, struct error *err);
+    void (*close)(struct backend *b); /* NULL is fine */
+    void (*info)(const struct backend *b, struct backend_info *out);
+    int (*sync)(struct backend *b, struct error *err); /* wait for everything queued */
+
+    int (*alloc)(struct backend *b, size_t bytes, void **out, struct error *err); /* 64-byte aligned, zeroed */
+    void (*free)(struct backend *b, void *p);
+    int (*upload)(struct backend *b, void *dst, const void *src, size_t bytes, struct error *err);
+    int (*download)(struct backend *b, void *dst, const void *src, size_t bytes, struct error *err);
+    int (*host_alloc)(struct backend *b, size_t bytes, void **out, struct error *err); /* memory both sides read fast */
+    void (*host_free)(struct backend *b, void *p);
+
+    /* Take a weight from host memory (the file's mapping, which outlives the backend). The CPU computes from the
+     * mapping in place or repacks at the same bits. *w has dtype, n, k, row_bytes and data (host) set; on return
+     * data/packed are the device's. */
+    int (*weight_load)(struct backend *b, struct weight *w, struct error *err);
+    void (*weight_unload)(struct backend *b, struct weight *w);
+
+    /* y[rows][ldy] = scale * table[token_ids[r]][0..k) dequantised */
+    int (*embed)(struct backend *b, void *y, size_t ldy, const struct weight *table, const int32_t *token_ids, size_t rows,
+                 float scale, struct error *err);
+
+    /* if residual: x[r] += residual[r] (in place); then y[r][i] = x[r][i] / sqrt(mean_i x[r][i]^2 + eps) * w[i].
+     * (Zhang & Sennrich 2019.) `groups`: each row holds `groups` vectors of `dim` side by side, normed one by one
+     * with the same w (qk-norm: groups = heads). y may be x. residual needs groups == 1. */
+    int (*rms_norm)(struct backend *b, void *y, size_t ldy, void *x, size_t ldx, const void *residual, size_t ldr,
+                    const float *w, size_t rows, size_t groups, size_t dim, float eps, struct error *err);
+
+    /* Each part: y[r][j] = sum_k x[r][k] W[j][k] (+ bias[j]). All parts share x[rows][ldx] and k. */
+    int (*linear)(struct backend *b, const void *x, size_t ldx, size_t rows, const struct linear_part *parts, size_t n_parts,
+                  struct error *err);
+
+    /* Rotate x[rows][heads * head_dim] in place by positions[rows] (Su et al. 2021, eq. 34). */
+    int (*rope)(struct backend *b, void *x, size_t ldx, size_t heads, size_t head_dim, const int32_t *positions, size_t rows,
+                const struct rope_table *table, struct error *err);
+
+    /* Write K and V rows, [rows][n_kv_heads * head_dim] each, to slots: slot = block * block_size + offset. */
+    int (*kv_store)(struct backend *b, struct kv_layer *kv, const void *k, size_t ldk, const void *v, size_t ldv,
+                    const int32_t *slot_mapping, size_t rows, struct error *err);
+
+    int (*attention)(struct backend *b, const struct attention_args *args, struct error *err);
+
+    /* y[r][i] = act(gate[r][i]) * up[r][i]; y may be gate. */
+    int (*silu_mul)(struct backend *b, void *y, size_t ldy, const void *gate, size_t ldg, const void *up, size_t ldu,
+                    size_t rows, size_t dim, enum activation activation, struct error *err);
+
+    /* y[i] = x[index[i]], i < n */
+    int (*gather_rows)(struct backend *b, void *y, size_t ldy, const void *x, size_t ldx, const int32_t *index, size_t n,
+                       size_t dim, struct error *err);
+
+    /* x[r] += y[r] */
+    int (*add)(struct backend *b, void *x, size_t ldx, const void *y, size_t ldy, size_t rows, size_t dim, struct error *err);
+};
+
+/* The registry (engine/backend/registry.c): by name ("cpu", "auto"). ERROR_DEVICE if there is none. */
+int backend_find(const char *name, const struct backend_ops **out, struct error *err);
+
+#endif

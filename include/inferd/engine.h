@@ -1,0 +1,164 @@
+/*
+ * The engine as its users see it (serve, chat, bench): open a model, submit requests, poll events, cancel.
+ * Names neither tensors nor HTTP. One thread of its own runs schedule, run, sample, deliver.
+ *
+ * Threads: submit, cancel, poll and stats may be called from any one thread at a time besides the engine's own
+ * (the server: the loop thread; submit and cancel also from others). Events of one request come in order, and the
+ * last one is terminal (DONE or ERROR); nothing comes after it. A request whose submit failed has no events.
+ */
+#ifndef INFERD_ENGINE_H
+#define INFERD_ENGINE_H
+
+#include <inferd/error.h>
+#include <inferd/text.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct engine;
+
+struct engine_config {
+    const char *model;          /* path */
+    const char *device;         /* "auto", "cpu" */
+    const char *cpu_variant;    /* NULL = best */
+    const char *kv_dtype;       /* "f16", "bf16" */
+    size_t threads;             /* 0 = all the process may use */
+    size_t max_model_len;       /* 0 = the model's own, cut down to what KV memory holds */
+    size_t max_sequences;       /* sequences in one step */
+    size_t max_batched_tokens;  /* tokens in one step */
+    size_t max_waiting;         /* queued requests; beyond: ERROR_QUEUE_FULL */
+    size_t kv_block_size;       /* tokens in a KV block, a power of two 8..256 */
+    double memory_utilization;  /* share of the device's memory that may be used, (0, 1] */
+    size_t kv_tokens;           /* 0 = from memory_utilization (and no more than max_sequences * max_model_len); else exactly */
+};
+void engine_config_default(struct engine_config *c);
+
+struct engine_info {
+    const char *architecture; /* "llama", "qwen2", ... */
+    const char *model_name;   /* from the file's metadata, or its file name */
+    const char *backend;      /* "cpu" */
+    const char *variant;      /* "avx512" */
+    size_t threads;
+    size_t n_layers, n_parameters;
+    size_t vocab_size;
+    size_t max_model_len;
+    size_t kv_blocks, kv_block_size;
+    size_t weight_bytes, kv_bytes, workspace_bytes;
+};
+
+/* Load the model, take all memory, run one self-test token, start the thread. Blocks (seconds). */
+int engine_open(const struct engine_config *config, struct engine **out, struct error *err);
+/* Cancels what runs, waits for the thread, frees all. NULL is fine. Events not polled are lost. */
+void engine_close(struct engine *e);
+const struct text *engine_text(const struct engine *e);
+void engine_get_info(const struct engine *e, struct engine_info *out);
+
+#define ENGINE_MAX_STOP 16        /* stop strings of a request */
+#define ENGINE_MAX_STOP_LEN 256   /* bytes of one */
+#define ENGINE_MAX_STOP_IDS 64
+#define ENGINE_MAX_LOGIT_BIAS 1024
+#define ENGINE_MAX_TOP_LOGPROBS 20
+
+struct logit_bias {
+    int32_t id;
+    float bias;
+};
+
+/* Defaults (engine_sampling_default): temperature 1, top_p 1, top_k 0, min_p 0, penalties neutral. */
+struct sampling {
+    float temperature; /* [0, 2]; below 1e-5 greedy */
+    float top_p;       /* (0, 1] */
+    int32_t top_k;     /* 0 or -1 = off */
+    float min_p;       /* [0, 1] */
+    float presence_penalty, frequency_penalty; /* [-2, 2], over generated tokens (OpenAI) */
+    float repetition_penalty;                  /* > 0, over prompt and generated tokens (Keskar et al. 2019) */
+    bool has_seed;
+    uint64_t seed;
+    uint32_t choice; /* which of n: enters the generator's key, so choices of one seed differ */
+    const struct logit_bias *logit_bias;
+    size_t n_logit_bias;
+    int32_t n_logprobs; /* -1 = none; 0..20: the chosen token's logprob and this many top ones */
+};
+void engine_sampling_default(struct sampling *s);
+
+struct engine_request {
+    uint64_t id; /* the caller's, unique among live requests */
+    const int32_t *prompt; /* [n_prompt], ids in [0, vocab_size), n_prompt >= 1 */
+    size_t n_prompt;
+    size_t max_tokens; /* 0 = up to the context */
+    size_t min_tokens; /* end ids are masked before */
+    struct sampling sampling;
+    const struct meta_stop { const char *bytes; size_t len; } *stop; /* [n_stop] stop strings, none empty */
+    size_t n_stop;
+    const int32_t *stop_ids; /* [n_stop_ids] beside the model's end ids */
+    size_t n_stop_ids;
+    bool include_stop; /* the stop string stays in the text */
+    bool ignore_eos;
+    bool skip_special; /* special tokens are left out of the text */
+};
+
+/*
+ * Queue a request (everything is copied). ERROR_INVALID (err->param set) for values out of range,
+ * ERROR_CONTEXT_LENGTH when prompt + 1 (or + max_tokens) passes max_model_len, ERROR_QUEUE_FULL, ERROR_UNAVAILABLE when draining.
+ */
+int engine_submit(struct engine *e, const struct engine_request *r, struct error *err);
+
+/* Ask that a request end: it marks; the step boundary frees and sends DONE/CANCELLED. Unknown ids do nothing. */
+void engine_cancel(struct engine *e, uint64_t id);
+
+enum finish_reason { FINISH_STOP, FINISH_LENGTH, FINISH_CANCELLED, FINISH_ERROR };
+
+enum engine_event_kind { ENGINE_EVENT_STARTED, ENGINE_EVENT_TOKEN, ENGINE_EVENT_DONE, ENGINE_EVENT_ERROR };
+
+struct token_logprob {
+    int32_t id;
+    float logprob;
+};
+
+#define ENGINE_EVENT_TEXT 1536 /* >= DETOKENIZER_MAX_OUT + ENGINE_MAX_STOP_LEN */
+
+struct engine_event {
+    uint64_t id;
+    enum engine_event_kind kind;
+    /* TOKEN: one generated token. `text` is what may be shown now: whole characters, nothing that may still
+     * become a stop string; may be empty. DONE: text is what was held back (no stop string: cut there). */
+    int32_t token;    /* -1 when the event has no token */
+    float logprob;    /* of `token`, natural log, from the unmodified logits after softmax */
+    uint16_t n_top;
+    struct token_logprob top[ENGINE_MAX_TOP_LOGPROBS]; /* [n_top], best first */
+    uint16_t text_len;
+    char text[ENGINE_EVENT_TEXT]; /* UTF-8, not NUL-terminated */
+    /* DONE */
+    enum finish_reason finish;
+    int32_t stop_index; /* which stop string ended it, -1 otherwise */
+    int32_t stop_token; /* which stop id ended it (not the model's own end ids), -1 otherwise */
+    uint32_t prompt_tokens, completion_tokens, cached_tokens;
+    /* ERROR */
+    struct error error;
+};
+
+/* Called on the engine thread whenever events wait (coalesced): must only wake the poller. */
+void engine_set_notify(struct engine *e, void (*notify)(void *arg), void *arg);
+/* Take at most one event; false if none waits. Never blocks. */
+bool engine_poll(struct engine *e, struct engine_event *out);
+/* Wait up to timeout_ms for an event (for programs without a loop). */
+bool engine_wait(struct engine *e, struct engine_event *out, int timeout_ms);
+
+/* Refuse new requests from now on. Running ones go on. */
+void engine_drain(struct engine *e);
+
+struct engine_stats {
+    uint64_t running, waiting;          /* gauges; running = sequences that hold KV or are scheduled */
+    uint64_t kv_blocks_used, kv_blocks; /* gauges */
+    uint64_t prompt_tokens, generation_tokens, cached_tokens; /* counters */
+    uint64_t steps, preemptions;
+    uint64_t nonfinite_logits;
+    uint64_t last_step_ns; /* clock_now_ns of the last finished step */
+    bool idle;             /* nothing to do */
+};
+void engine_get_stats(const struct engine *e, struct engine_stats *out); /* any thread */
+
+/* `inferd inspect`: describe the file(s) of a model without loading weights. */
+int engine_inspect(const char *path, bool json, struct buf *out, struct error *err);
+
+#endif
