@@ -1,0 +1,90 @@
+/*
+ * The settings of inferd. Each is one row of one table (config.c): name, type, default, range, help. From the table
+ * follow the file (`conf/inferd.conf`), the environment (INFERD_NAME), the flags (--name), `--help` and
+ * `--check-config`. Precedence: flags, environment, file, default.
+ */
+#ifndef INFERD_CONFIG_H
+#define INFERD_CONFIG_H
+
+#include <inferd/buf.h>
+#include <inferd/engine.h>
+#include <inferd/error.h>
+#include <inferd/log.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Strings are owned and never NULL ("" = not set). Durations are seconds. Sizes are bytes. */
+struct config {
+    char *config; /* the file that was read, "" if none */
+
+    /* model */
+    char *model;             /* path; "" only before config_check */
+    char *served_model_name; /* "" = the model's own name (engine_info) */
+
+    /* listening */
+    char *host;  /* an address (or "localhost") */
+    size_t port; /* 0 = any free one */
+    char *api_key;
+    char *api_keys_file;
+    bool insecure; /* a public address without keys is allowed */
+
+    /* engine: config_engine() hands these over */
+    char *device;      /* "auto", "cpu" */
+    char *cpu_variant; /* "auto", "generic", "avx2", "avx512" */
+    size_t threads;    /* 0 = all the process may use */
+    size_t max_model_len;
+    size_t max_sequences;
+    size_t max_batched_tokens;
+    size_t max_waiting;
+    char *kv_dtype; /* "f16", "bf16" */
+    size_t kv_block_size;
+    size_t kv_tokens;
+    double memory_utilization;
+
+    /* requests */
+    size_t max_n;        /* largest `n` of a request */
+    bool strict_requests; /* unknown fields of a request are an error */
+    double request_timeout;   /* s from the last byte of the request to the last of the answer; 0 = none */
+    double sse_ping_interval; /* s between comments on a stream that is silent; 0 = none */
+    size_t retry_after;       /* s, the Retry-After of 429 and 503 */
+
+    /* connections */
+    size_t max_connections;
+    size_t max_body_size;   /* bytes of a request body; beyond: 413 */
+    size_t max_header_size; /* bytes of the request line and headers together; beyond: 431 */
+    double header_timeout;  /* s for the whole header block */
+    double body_timeout;    /* s for the whole body */
+    double idle_timeout;    /* s that a kept-alive connection may be silent */
+    double write_timeout;   /* s that a client may take nothing of what waits for it */
+
+    /* running */
+    double drain_timeout;     /* s that running requests get after SIGTERM */
+    char *log_level;          /* "error", "warn", "info", "debug" */
+};
+
+/* All defaults. Fails with ERROR_MEMORY only. */
+int config_init(struct config *c, struct error *err);
+void config_free(struct config *c); /* NULL and a zeroed one are fine */
+
+/*
+ * Beyond the range of each value: a model is named, public addresses have keys, files can be read, values agree
+ * with one another. ERROR_MODEL (exit code 78), err->param = the setting. Loads no model.
+ */
+int config_check(const struct config *c, struct error *err);
+
+/* The engine's part. Strings are borrowed from *c. */
+void config_engine(const struct config *c, struct engine_config *out);
+enum log_level config_log_level(const struct config *c);
+
+/* The keys that clients may present: api_key, and the lines of api_keys_file (blank lines and # comments skipped). */
+struct api_keys {
+    char **keys; /* [n], NUL-terminated, none empty; owned */
+    size_t n;
+};
+int config_api_keys(const struct config *c, struct api_keys *out, struct error *err); /* ERROR_MODEL: file, line, reason */
+void api_keys_free(struct api_keys *k);
+
+/* May only this machine reach the address? ("localhost", 127.0.0.0/8, ::1) */
+bool config_host_is_loopback(const char *host);
+
+#endif
