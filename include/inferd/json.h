@@ -14,9 +14,11 @@
 struct cJSON;
 
 #define JSON_MAX_DEPTH 64
+#define JSON_DEPTH_CEILING 512             /* no limit of a caller goes beyond; cJSON recurses over a tree */
+#define JSON_INT_EXACT ((int64_t)1 << 53) /* integers up to here are exact in a double, so in a cJSON node */
 
 struct json_limits {
-    size_t max_depth;     /* containers inside one another; 0 = JSON_MAX_DEPTH */
+    size_t max_depth;     /* containers inside one another; 0 = JSON_MAX_DEPTH; at most JSON_DEPTH_CEILING */
     bool allow_nul;       /* accept \u0000 in strings (only for files, never for cJSON trees of requests) */
     bool allow_duplicate; /* accept duplicate keys in one object */
 };
@@ -24,11 +26,11 @@ struct json_limits {
 /*
  * Check that text[0..len) is exactly one JSON value: grammar, depth, UTF-8, paired surrogates, \u0000,
  * duplicate keys. Iterative, memory bounded by depth and by the keys of open objects.
- * Fails with ERROR_INVALID and a sentence with the byte offset.
+ * Fails with ERROR_INVALID and a sentence with the byte offset. limits NULL = all zero.
  */
 int json_check(const char *text, size_t len, const struct json_limits *limits, struct error *err);
 
-/* json_check, then a cJSON tree of it (cJSON_Delete by the caller). */
+/* json_check, then a cJSON tree of it (cJSON_Delete by the caller). Numbers too large for a double are infinite. */
 int json_parse(const char *text, size_t len, const struct json_limits *limits, struct cJSON **out, struct error *err);
 
 /*
@@ -43,6 +45,8 @@ bool json_raw_int(const char *text, size_t len, int64_t *out);
 /*
  * Typed getters: object[key] must have the type and, for numbers, lie in [min, max]. A missing key, or null,
  * leaves *out as it is and returns 0 ("default stays"). Failure: ERROR_INVALID with err->param = key.
+ * json_get_int takes integral values only (1.0 is one). A cJSON number is a double: beyond JSON_INT_EXACT it may not
+ * be what was written and is refused; where all of int64 is meant, use json_member and json_raw_int.
  */
 int json_get_int(const struct cJSON *object, const char *key, int64_t min, int64_t max, int64_t *out, struct error *err);
 int json_get_double(const struct cJSON *object, const char *key, double min, double max, double *out, struct error *err);
