@@ -1,0 +1,127 @@
+# shellcheck shell=bash
+# What `./bootstrap test` runs, in order; sourced by ../bootstrap, whose functions and variables it uses.
+# One line a suite, and at the very end the sum alone on a line. tests/README.md says what each suite is for.
+
+# shellcheck disable=SC2154 # top, cache, ... are bootstrap's
+
+passed=0 failed=0 skipped=0 broken=()
+
+# record SUITE PASSED FAILED SKIPPED SECONDS
+record() {
+    printf 'suite %s: %d passed, %d failed, %d skipped (%d s)\n' "$@"
+    passed=$((passed + $2)) failed=$((failed + $3)) skipped=$((skipped + $4))
+    [ "$3" = 0 ] || broken+=("$1")
+}
+
+# Whatever a runner wrote is counted by tests/totals.py: a line "SUITE PASSED FAILED SKIPPED SECONDS" each.
+record_report() { # REPORT NOTE
+    local name numbers
+    while read -r name numbers; do
+        # shellcheck disable=SC2086 # four numbers
+        record "$name$2" $numbers
+    done < <("$python" "$top/tests/totals.py" "$1")
+}
+
+# run_native FOLDER NOTE [ARGUMENT...]: the meson suites of a build folder (meson builds what they need).
+run_native() {
+    local folder=$top/$1 note=$2
+    shift 2
+    rm -f "$folder/meson-logs/testlog.json"
+    say "running the tests of ${folder#"$top"/}"
+    meson test -C "$folder" --print-errorlogs "$@" || true
+    if [ -e "$folder/meson-logs/testlog.json" ]; then
+        record_report "$folder/meson-logs/testlog.json" "$note"
+    else
+        record "${folder#"$top"/}" 0 1 0 0
+    fi
+}
+
+# run_api FOLDER NOTE [ARGUMENT...]: the daemon of a build folder, driven from outside.
+run_api() {
+    local folder=$top/$1 note=$2 report=$top/$1/api.xml
+    shift 2
+    rm -f "$report"
+    say "driving the daemon of ${folder#"$top"/}"
+    INFERD=$folder/inferd "$venv/bin/python" -m pytest -q -p no:cacheprovider --junitxml="$report" "$@" "$top/tests/api" || true
+    if [ -e "$report" ]; then
+        record_report "$report" "$note"
+    else
+        record "api$note" 0 1 0 0
+    fi
+}
+
+# Each fuzzer for a short while from its seeds; what it finds is left in build-fuzz/found.
+run_fuzzers() {
+    local program seconds=$1 ok=0 bad=0 start=$SECONDS name
+    compile build-fuzz
+    mkdir -p "$top/build-fuzz/found"
+    for program in "$top"/build-fuzz/tests/fuzz/fuzz_*; do
+        if [ ! -f "$program" ] || [ ! -x "$program" ]; then continue; fi
+        name=$(basename "$program")
+        say "fuzzing: $name for $seconds s"
+        mkdir -p "$top/build-fuzz/corpus/$name"
+        if "$program" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=3000 -print_final_stats=0 -verbosity=0 \
+            -artifact_prefix="$top/build-fuzz/found/$name-" "$top/build-fuzz/corpus/$name" \
+            "$top/tests/fuzz/seeds/${name#fuzz_}"; then
+            ok=$((ok + 1))
+        else
+            bad=$((bad + 1))
+        fi
+    done
+    record fuzzing "$ok" "$bad" 0 $((SECONDS - start))
+}
+
+# The Python environment of the API tests, remade when its list or the interpreter changes.
+make_venv() {
+    local base stamp want log=$cache/venv.log
+    base=$(find_python venv) || die "the API tests need Python's venv module: install python3-venv"
+    venv=$cache/venv
+    stamp=$venv/.bootstrap
+    want=$("$base" --version && cat "$top/tests/requirements.txt")
+    [ "$(cat "$stamp" 2>/dev/null)" != "$want" ] || return 0
+    say "making the Python environment of the API tests"
+    rm -rf "$venv"
+    if ! { "$base" -m venv "$venv" && "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
+        -r "$top/tests/requirements.txt"; } >"$log" 2>&1; then
+        die "the Python environment could not be made (no network?): $(reason_in "$log") (all of it: $log)"
+    fi
+    printf '%s\n' "$want" >"$stamp"
+}
+
+command_test() {
+    local start=$SECONDS venv python
+    install_packages "${test_packages[@]}"
+    bring_demo_model
+    bring_gemma
+    make_venv
+    python=$venv/bin/python
+    export INFERD_TEST_MODEL=$cache/models/$demo_file INFERD_TEST_GEMMA=$cache/models/$gemma_file
+
+    # as shipped
+    build_release
+    run_native build ''
+    run_api build ''
+
+    # the same behaviour with every access and every overflow checked
+    configure build-asan --buildtype debugoptimized -Db_sanitize=address,undefined -Db_lundef=false
+    compile build-asan
+    run_native build-asan ' (asan, ubsan)' --timeout-multiplier 4 --no-suite borders --no-suite bootstrap
+    run_api build-asan ' (asan, ubsan)'
+
+    # another compiler's warnings and code
+    CC=clang configure build-clang --buildtype debug
+    compile build-clang
+    run_native build-clang ' (clang, debug)' --timeout-multiplier 4 --suite unit
+
+    # races: the programs with a plain main (Debian's Criterion does not start under the thread sanitizer)
+    configure build-tsan --buildtype debugoptimized -Db_sanitize=thread -Db_lundef=false
+    run_native build-tsan ' (tsan)' --timeout-multiplier 4 --suite ops --suite engine
+
+    CC=clang configure build-fuzz --buildtype debugoptimized -Db_sanitize=address,undefined -Db_lundef=false -Dfuzz=true
+    run_fuzzers 15
+
+    [ ${#broken[@]} = 0 ] || say "failed: ${broken[*]}"
+    say "took $((SECONDS - start)) s"
+    printf '\n%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
+    [ "$failed" = 0 ] && [ "$passed" -gt 0 ]
+}
