@@ -60,11 +60,12 @@ run_fuzzers() {
         name=$(basename "$program")
         say "fuzzing: $name for $seconds s"
         mkdir -p "$top/build-fuzz/corpus/$name"
-        if "$program" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=3000 -print_final_stats=0 -verbosity=0 \
+        if "$program" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=3000 \
             -artifact_prefix="$top/build-fuzz/found/$name-" "$top/build-fuzz/corpus/$name" \
-            "$top/tests/fuzz/seeds/${name#fuzz_}"; then
+            "$top/tests/fuzz/seeds/${name#fuzz_}" >"$top/build-fuzz/$name.log" 2>&1; then
             ok=$((ok + 1))
         else
+            tail -n 60 "$top/build-fuzz/$name.log"
             bad=$((bad + 1))
         fi
     done
