@@ -6,6 +6,8 @@
 #ifndef INFERD_CONFIG_H
 #define INFERD_CONFIG_H
 
+#include "options.h"
+
 #include <inferd/buf.h>
 #include <inferd/engine.h>
 #include <inferd/error.h>
@@ -62,9 +64,25 @@ struct config {
     char *log_level;          /* "error", "warn", "info", "debug" */
 };
 
+struct settings config_settings(void);
+
 /* All defaults. Fails with ERROR_MEMORY only. */
 int config_init(struct config *c, struct error *err);
 void config_free(struct config *c); /* NULL and a zeroed one are fine */
+
+/*
+ * Fill *c from the file, then `env` (like environ; NULL = none), then the flags (NULL = none). The file is the one
+ * that the flag or the variable `config` names. A line of `warnings` for each variable that looks like a misspelt
+ * setting. ERROR_INVALID for a flag, ERROR_MODEL for file ("FILE:LINE: reason") and environment.
+ */
+int config_load(struct config *c, const struct options *flags, char *const *env, struct buf *warnings,
+                struct error *err);
+
+/* The file alone: every line of it counts, each setting at most once. ERROR_MODEL: "FILE:LINE: reason". */
+int config_load_file(struct config *c, const char *path, struct error *err);
+
+/* The text of conf/inferd.conf: every setting with help, range and value, those at their defaults commented out. */
+void config_print(const struct config *c, struct buf *out);
 
 /*
  * Beyond the range of each value: a model is named, public addresses have keys, files can be read, values agree

@@ -1,0 +1,260 @@
+#include "config.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Sets offset and name, so that the positional initialiser behind it is the type. */
+#define AT(field) .offset = offsetof(struct config, field), .name = #field
+#define BIG 9007199254740992.0 /* 2^53: no other limit */
+
+static const struct setting rows[] = {
+    {AT(model), SETTING_STRING, .initial = "", .value = "PATH", .alias = "m", .group = "Model",
+     .flags = SETTING_ENGINE | SETTING_MODEL,
+     .help = "a .gguf file, or a folder with safetensors and tokenizer.json"},
+    {AT(served_model_name), SETTING_STRING, .initial = "", .value = "NAME", .group = "Model",
+     .help = "name that clients use for the model; empty: the model's own"},
+    {AT(max_model_len), SETTING_INT, .initial = "0", .min = 0, .max = 16777216, .alias = "ctx", .group = "Model",
+     .flags = SETTING_ENGINE, .help = "longest prompt and answer together, in tokens; 0: what the model and memory allow"},
+
+    {AT(host), SETTING_STRING, .initial = "127.0.0.1", .value = "ADDRESS", .group = "Listening",
+     .help = "address to listen on; 0.0.0.0 or :: for all, which wants a key"},
+    {AT(port), SETTING_INT, .initial = "8080", .min = 0, .max = 65535, .group = "Listening",
+     .help = "port to listen on; 0: any free one, which the log names"},
+    {AT(api_key), SETTING_STRING, .initial = "", .value = "KEY", .group = "Listening", .flags = SETTING_SECRET,
+     .help = "a key that clients must present; better as INFERD_API_KEY, since other users can see flags"},
+    {AT(api_keys_file), SETTING_STRING, .initial = "", .value = "FILE", .group = "Listening",
+     .help = "file with one such key a line"},
+    {AT(insecure), SETTING_BOOL, .initial = "false", .group = "Listening",
+     .help = "allow an address that others can reach without any key"},
+
+    {AT(device), SETTING_CHOICE, .initial = "auto", .choices = "auto cpu", .group = "Machine", .flags = SETTING_ENGINE,
+     .help = "where to compute"},
+    {AT(threads), SETTING_INT, .initial = "0", .min = 0, .max = 1024, .group = "Machine", .flags = SETTING_ENGINE,
+     .help = "CPU threads that compute; 0: all that the process may use"},
+    {AT(cpu_variant), SETTING_CHOICE, .initial = "auto", .choices = "auto generic avx2 avx512", .group = "Machine",
+     .flags = SETTING_ENGINE, .help = "CPU instructions to use"},
+    {AT(memory_utilization), SETTING_NUMBER, .initial = "0.9", .min = 0.01, .max = 1, .group = "Machine",
+     .flags = SETTING_ENGINE, .help = "share of the device's memory that may be used"},
+
+    {AT(kv_dtype), SETTING_CHOICE, .initial = "f16", .choices = "f16 bf16", .alias = "kv", .group = "Memory of tokens",
+     .flags = SETTING_ENGINE, .help = "number format of keys and values"},
+    {AT(kv_block_size), SETTING_INT, .initial = "16", .min = 8, .max = 256, .group = "Memory of tokens",
+     .flags = SETTING_ENGINE, .help = "tokens in one block, a power of two"},
+    {AT(kv_tokens), SETTING_INT, .initial = "0", .min = 0, .max = BIG, .group = "Memory of tokens",
+     .flags = SETTING_ENGINE,
+     .help = "tokens held for all requests together; 0: as many as memory_utilization allows and the limits below need"},
+
+    {AT(max_sequences), SETTING_INT, .initial = "32", .min = 1, .max = 4096, .alias = "batch", .group = "Load",
+     .help = "requests computed together; others wait"},
+    {AT(max_batched_tokens), SETTING_INT, .initial = "512", .min = 1, .max = 65536, .group = "Load",
+     .help = "tokens computed in one step; more is faster for long prompts and less even for running answers"},
+    {AT(max_waiting), SETTING_INT, .initial = "256", .min = 1, .max = 1000000, .group = "Load",
+     .help = "requests that may wait; the next is answered 429"},
+    {AT(retry_after), SETTING_INT, .initial = "1", .min = 1, .max = 3600, .value = "SECONDS", .group = "Load",
+     .help = "the Retry-After that clients get with 429 and 503, in seconds"},
+
+    {AT(max_n), SETTING_INT, .initial = "8", .min = 1, .max = 128, .group = "Requests",
+     .help = "most answers to one request (its field n)"},
+    {AT(strict_requests), SETTING_BOOL, .initial = "false", .group = "Requests",
+     .help = "refuse requests with fields that inferd does not know"},
+    {AT(request_timeout), SETTING_SECONDS, .initial = "3600", .min = 0, .max = 604800, .group = "Requests",
+     .help = "longest time for one answer; 0: no limit"},
+    {AT(sse_ping_interval), SETTING_SECONDS, .initial = "15", .min = 0, .max = 3600, .group = "Requests",
+     .help = "a stream that was silent so long gets a comment, so that nobody in between closes it; 0: never"},
+
+    {AT(max_connections), SETTING_INT, .initial = "1024", .min = 1, .max = 100000, .group = "Connections",
+     .help = "open connections at a time"},
+    {AT(max_body_size), SETTING_SIZE, .initial = "8M", .min = 1024, .max = 1073741824, .group = "Connections",
+     .help = "largest body of a request; beyond: 413"},
+    {AT(max_header_size), SETTING_SIZE, .initial = "32K", .min = 4096, .max = 1048576, .group = "Connections",
+     .help = "largest head of a request, first line and headers together; beyond: 431"},
+    {AT(header_timeout), SETTING_SECONDS, .initial = "10", .min = 0.1, .max = 3600, .group = "Connections",
+     .help = "time for the head of a request to arrive"},
+    {AT(body_timeout), SETTING_SECONDS, .initial = "30", .min = 0.1, .max = 3600, .group = "Connections",
+     .help = "time for the body to arrive"},
+    {AT(idle_timeout), SETTING_SECONDS, .initial = "120", .min = 0.1, .max = 86400, .group = "Connections",
+     .help = "time that a connection is kept for a next request"},
+    {AT(write_timeout), SETTING_SECONDS, .initial = "60", .min = 0.1, .max = 3600, .group = "Connections",
+     .help = "time after which a client that reads nothing of its answer is given up"},
+
+    {AT(config), SETTING_STRING, .initial = "", .value = "FILE", .alias = "c", .group = "General",
+     .flags = SETTING_NOT_IN_FILE, .help = "settings file to read; environment and flags override it"},
+    {AT(log_level), SETTING_CHOICE, .initial = "info", .choices = "error warn info debug", .value = "LEVEL",
+     .group = "General", .help = "what is worth a line of log"},
+    {AT(drain_timeout), SETTING_SECONDS, .initial = "30", .min = 0, .max = 86400, .group = "General",
+     .help = "how long running requests may go on after SIGTERM"},
+};
+
+struct settings config_settings(void) {
+    return (struct settings){rows, sizeof rows / sizeof rows[0]};
+}
+
+int config_init(struct config *c, struct error *err) {
+    return settings_init(config_settings(), c, err);
+}
+
+void config_free(struct config *c) {
+    settings_free(config_settings(), c);
+}
+
+/* --- the environment ----------------------------------------------------------------------------------------- */
+
+#define ENV_PREFIX "INFERD_"
+
+/*
+ * Kubernetes gives every container of a namespace INFERD_PORT=tcp://10.0.0.1:80 and the like when it has a Service
+ * named inferd. Those are not meant for us.
+ */
+static bool is_service_link(const char *value) {
+    return strncmp(value, "tcp://", 6) == 0 || strncmp(value, "udp://", 6) == 0 || strncmp(value, "sctp://", 7) == 0;
+}
+
+static int load_variable(struct config *c, const char *variable, struct buf *warnings, struct error *err) {
+    struct settings t = config_settings();
+    char shown[80], name[80];
+    size_t shown_len = strcspn(variable, "=");
+    if (variable[shown_len] != '=' || shown_len >= sizeof shown || is_service_link(variable + shown_len + 1)) {
+        return 0;
+    }
+    const char *value = variable + shown_len + 1;
+    snprintf(shown, sizeof shown, "%.*s", (int)shown_len, variable);
+    size_t len = 0;
+    for (const char *p = shown + strlen(ENV_PREFIX); *p; p++) {
+        name[len++] = *p == '-' ? '?' : (char)tolower((unsigned char)*p);
+    }
+    const struct setting *s = NULL;
+    for (size_t i = 0; i < t.n; i++) { /* by full name: aliases are for the command line */
+        if (strlen(t.rows[i].name) == len && memcmp(t.rows[i].name, name, len) == 0) {
+            s = &t.rows[i];
+        }
+    }
+    if (!s) {
+        const char *near = settings_nearest(t, name, len);
+        if (near && warnings) {
+            buf_printf(warnings, "the environment's %s is no setting and does nothing; was %s meant?\n", shown, near);
+        }
+        return 0;
+    }
+    if (setting_set(s, c, shown, value, err) != 0) {
+        err->code = err->code == ERROR_INVALID ? ERROR_MODEL : err->code;
+        return -1;
+    }
+    return 0;
+}
+
+static const char *environment_value(char *const *env, const char *name) {
+    size_t len = strlen(name);
+    for (; env && *env; env++) {
+        if (strncmp(*env, name, len) == 0 && (*env)[len] == '=') {
+            return *env + len + 1;
+        }
+    }
+    return NULL;
+}
+
+int config_load(struct config *c, const struct options *flags, char *const *env, struct buf *warnings,
+                struct error *err) {
+    const char *path = flags ? options_value(flags, settings_find(config_settings(), "config", 6)) : NULL;
+    if (!path) {
+        path = environment_value(env, ENV_PREFIX "CONFIG");
+    }
+    if (path && path[0] && config_load_file(c, path, err) != 0) {
+        return -1;
+    }
+    for (char *const *v = env; v && *v; v++) {
+        if (strncmp(*v, ENV_PREFIX, strlen(ENV_PREFIX)) == 0 && load_variable(c, *v, warnings, err) != 0) {
+            return -1;
+        }
+    }
+    return flags ? options_apply(flags, config_settings(), c, err) : 0;
+}
+
+/* --- printing ------------------------------------------------------------------------------------------------ */
+
+void config_print(const struct config *c, struct buf *out) {
+    struct settings t = config_settings();
+    const char *group = "";
+    buf_puts(out, "# Settings of inferd. A line is \"name = value\"; # and ; begin comments. Each setting is also a flag\n"
+                  "# (max_waiting: --max-waiting 64) and a variable (INFERD_MAX_WAITING=64). Flags come first, then the\n"
+                  "# environment, then this file. What is commented out shows the default.\n"
+                  "#\n"
+                  "# Use it with: inferd serve --config FILE   Check it with: inferd serve --config FILE --check-config\n");
+    for (size_t i = 0; i < t.n; i++) {
+        const struct setting *s = &t.rows[i];
+        if (s->flags & SETTING_NOT_IN_FILE) {
+            continue;
+        }
+        if (strcmp(group, s->group) != 0) {
+            group = s->group;
+            buf_printf(out, "\n\n# --- %s ---\n", group);
+        }
+        struct buf about = BUF_INIT, range = BUF_INIT;
+        buf_puts(&about, s->help);
+        setting_range(s, &range);
+        if (s->max == BIG) {
+            buf_reset(&range);
+        }
+        if (range.len > 0) {
+            buf_printf(&about, " (%s)", range.data);
+        }
+        buf_puts(out, "\n# ");
+        if (about.failed || range.failed) {
+            out->failed = true;
+        } else {
+            struct buf wrapped = BUF_INIT;
+            wrap_text(&wrapped, about.data, 2, 0, 98);
+            for (size_t k = 0; k < wrapped.len; k++) {
+                buf_puts(out, wrapped.data[k] == '\n' ? "\n# " : "");
+                if (wrapped.data[k] != '\n') {
+                    buf_putc(out, wrapped.data[k]);
+                }
+            }
+            out->failed |= wrapped.failed;
+            buf_free(&wrapped);
+        }
+        bool hidden = (s->flags & SETTING_SECRET) && !setting_is_default(s, c);
+        buf_printf(out, "\n%s%s =", setting_is_default(s, c) || hidden ? "# " : "", s->name);
+        struct buf value = BUF_INIT;
+        setting_print(s, c, &value);
+        if (value.len > 0) {
+            buf_printf(out, " %s", value.data);
+        }
+        out->failed |= value.failed;
+        buf_putc(out, '\n');
+        buf_free(&value);
+        buf_free(&about);
+        buf_free(&range);
+    }
+}
+
+/* --- meaning ------------------------------------------------------------------------------------------------- */
+
+void config_engine(const struct config *c, struct engine_config *out) {
+    engine_config_default(out);
+    out->model = c->model;
+    out->device = c->device;
+    out->cpu_variant = strcmp(c->cpu_variant, "auto") == 0 ? NULL : c->cpu_variant;
+    out->kv_dtype = c->kv_dtype;
+    out->threads = c->threads;
+    out->max_model_len = c->max_model_len;
+    out->max_sequences = c->max_sequences;
+    out->max_batched_tokens = c->max_batched_tokens;
+    out->max_waiting = c->max_waiting;
+    out->kv_block_size = c->kv_block_size;
+    out->memory_utilization = c->memory_utilization;
+    out->kv_tokens = c->kv_tokens;
+}
+
+enum log_level config_log_level(const struct config *c) {
+    switch (c->log_level[0]) {
+    case 'e':
+        return LOG_LEVEL_ERROR;
+    case 'w':
+        return LOG_LEVEL_WARN;
+    case 'd':
+        return LOG_LEVEL_DEBUG;
+    default:
+        return LOG_LEVEL_INFO;
+    }
+}
