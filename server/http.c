@@ -1,0 +1,779 @@
+#include "http.h"
+
+#include "hangup.h"
+#include "loop.h"
+
+#include <errno.h>
+#include <inferd/clock.h>
+#include <inferd/list.h>
+#include <inferd/log.h>
+#include <microhttpd.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* An error answered before the body was read lets at most this much more of it come in, so that the connection
+ * stays usable and the client, still sending, does not lose the answer to a reset. Beyond, answer and close. */
+#define DISCARD_MAX ((uint64_t)256 << 10)
+/* And a chunked body that passed the cap (nothing can be answered in its midst) may go on for this much. */
+#define DISCARD_CHUNKED_MAX ((uint64_t)64 << 20)
+
+#define SWEEP_MS 1000
+
+struct http {
+    struct loop *loop;
+    struct http_config config;
+    struct http_app app;
+    struct MHD_Daemon *daemon;
+    struct loop_poll *poll;   /* libmicrohttpd's epoll descriptor */
+    struct loop_timer *timer; /* its timeouts */
+    struct loop_timer *sweep; /* ours, one a second while there are connections */
+    struct hangup *hangup;
+    struct list connections;
+    size_t port;
+    size_t buffered; /* bytes of request bodies held */
+    bool dirty;      /* something was resumed or became readable: pump before sleeping */
+    bool listening, draining, closing;
+};
+
+/* One TCP connection: what its deadline is now. */
+struct connection {
+    struct list node;
+    struct http *http;
+    struct exchange *exchange; /* the one in progress, or NULL */
+    int fd;
+    bool idle;            /* between two requests */
+    bool shut;            /* shutdown() was called: libmicrohttpd will see the end of it */
+    uint64_t deadline_ns; /* 0 = none */
+};
+
+struct extra_header {
+    const char *name;
+    char value[64];
+};
+
+enum stage { READING, DISCARDING, THINKING, REPLYING, STREAMING };
+
+struct exchange {
+    struct http *http;
+    struct connection *connection;
+    struct MHD_Connection *mhd;
+    enum http_method method;
+    enum stage stage;
+    enum http_refusal refusal;
+    char *path;
+    char id[129];
+    uint64_t arrived_ns;
+    struct buf body;
+    size_t accounted;  /* of body, in http->buffered */
+    uint64_t received; /* body bytes, kept or not */
+    bool body_done;
+    bool parked;  /* suspended in libmicrohttpd; resumed exactly once for each time */
+    bool watched; /* in the hang-up set */
+    bool gone;
+    bool queued; /* the response was handed to libmicrohttpd */
+    void *app;
+
+    int status;
+    const char *type;
+    struct extra_header headers[EXCHANGE_MAX_HEADERS];
+    size_t n_headers;
+
+    struct buf out; /* REPLYING: the body. STREAMING: bytes [out_pos, len) wait for the reader. */
+    size_t out_pos;
+    bool ended;
+    uint64_t last_write_ns; /* the application's */
+    uint64_t last_taken_ns; /* libmicrohttpd's reader */
+};
+
+static uint64_t deadline(uint64_t ms) {
+    return ms ? clock_now_ns() + ms * 1000000u : 0;
+}
+
+/* ---- suspending and waking ---------------------------------------------------------------------------------- */
+
+/* Only inside the two callbacks of libmicrohttpd. */
+static void park(struct exchange *x) {
+    struct error err;
+    if (!x->watched) {
+        x->watched = hangup_add(x->http->hangup, x->connection->fd, x, &err) == 0;
+    }
+    x->parked = true;
+    MHD_suspend_connection(x->mhd);
+}
+
+/* libmicrohttpd wakes nobody on a resume in external mode, hence `dirty`. */
+static void wake(struct exchange *x) {
+    if (x->parked) {
+        x->parked = false;
+        x->last_taken_ns = clock_now_ns();
+        MHD_resume_connection(x->mhd);
+        x->http->dirty = true;
+    }
+}
+
+static void connection_shut(struct connection *c) {
+    if (!c->shut) {
+        c->shut = true;
+        shutdown(c->fd, SHUT_RDWR);
+    }
+}
+
+static void drop(struct exchange *x) {
+    x->gone = true;
+    connection_shut(x->connection); /* one that is blocked in a write must notice, too */
+    wake(x);
+}
+
+static void exchange_gone(struct exchange *x) {
+    if (!x->gone) {
+        drop(x);
+        x->http->app.gone(x->http->app.arg, x);
+    }
+}
+
+static void on_hangup(void *watched) {
+    exchange_gone(watched);
+}
+
+/* ---- the answer --------------------------------------------------------------------------------------------- */
+
+static ssize_t read_stream(void *arg, uint64_t pos, char *to, size_t max) {
+    (void)pos;
+    struct exchange *x = arg;
+    if (x->gone || x->http->closing) {
+        return MHD_CONTENT_READER_END_WITH_ERROR;
+    }
+    size_t n = x->out.len - x->out_pos;
+    if (n > 0) {
+        n = n < max ? n : max;
+        memcpy(to, x->out.data + x->out_pos, n);
+        x->out_pos += n;
+        x->last_taken_ns = clock_now_ns();
+        if (x->out_pos == x->out.len) {
+            buf_reset(&x->out);
+            x->out_pos = 0;
+        }
+        return (ssize_t)n;
+    }
+    if (x->ended) {
+        return MHD_CONTENT_READER_END_OF_STREAM;
+    }
+    park(x);
+    return 0;
+}
+
+static struct MHD_Response *make_response(struct exchange *x) {
+    if (x->stage == STREAMING) {
+        x->last_taken_ns = clock_now_ns();
+        return MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 4096, read_stream, x, NULL);
+    }
+    size_t len = x->out.len;
+    if (len == 0) {
+        return MHD_create_response_from_buffer(0, (void *)(uintptr_t) "", MHD_RESPMEM_PERSISTENT);
+    }
+    char *bytes = buf_steal(&x->out);
+    struct MHD_Response *r = MHD_create_response_from_buffer(len, bytes, MHD_RESPMEM_MUST_FREE);
+    if (!r) {
+        free(bytes);
+    }
+    return r;
+}
+
+static enum MHD_Result queue_answer(struct exchange *x) {
+    if (x->out.failed && x->stage == REPLYING) {
+        buf_free(&x->out);
+        x->status = 500;
+    }
+    struct MHD_Response *r = make_response(x);
+    if (!r) {
+        return MHD_NO;
+    }
+    MHD_add_response_header(r, "Content-Type", x->type);
+    MHD_add_response_header(r, "X-Request-Id", x->id);
+    for (size_t i = 0; i < x->n_headers; i++) {
+        MHD_add_response_header(r, x->headers[i].name, x->headers[i].value);
+    }
+    if (x->http->draining) {
+        MHD_add_response_header(r, "Connection", "close");
+    }
+    enum MHD_Result rc = MHD_queue_response(x->mhd, (unsigned)x->status, r);
+    MHD_destroy_response(r); /* libmicrohttpd holds its own reference */
+    x->queued = rc == MHD_YES;
+    return rc;
+}
+
+/* ---- libmicrohttpd's callbacks ------------------------------------------------------------------------------- */
+
+static enum http_method parse_method(const char *method) {
+    static const struct {
+        const char *name;
+        enum http_method method;
+    } names[] = {{"GET", HTTP_GET}, {"HEAD", HTTP_HEAD}, {"POST", HTTP_POST}, {"OPTIONS", HTTP_OPTIONS}};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        if (strcmp(names[i].name, method) == 0) {
+            return names[i].method;
+        }
+    }
+    return HTTP_OTHER;
+}
+
+static const char *header(const struct exchange *x, const char *name) {
+    return MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, name);
+}
+
+static void make_id(struct exchange *x) {
+    const char *id = header(x, "X-Request-Id");
+    if (id && exchange_id_valid(id, strlen(id))) {
+        exchange_set_id(x, id);
+        return;
+    }
+    unsigned char random[16] = {0};
+    if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random) {
+        uint64_t now = clock_now_ns();
+        memcpy(random, &now, sizeof now);
+    }
+    for (size_t i = 0; i < sizeof random; i++) {
+        snprintf(x->id + 2 * i, 3, "%02x", random[i]);
+    }
+}
+
+static struct connection *connection_of(struct MHD_Connection *c) {
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    return info ? info->socket_context : NULL;
+}
+
+static struct exchange *exchange_new(struct http *h, struct MHD_Connection *mhd, const char *url, const char *method) {
+    struct exchange *x = calloc(1, sizeof *x);
+    if (!x) {
+        return NULL;
+    }
+    x->http = h;
+    x->mhd = mhd;
+    x->connection = connection_of(mhd);
+    x->path = strdup(url);
+    if (!x->path || !x->connection) {
+        free(x->path);
+        free(x);
+        return NULL;
+    }
+    x->connection->exchange = x;
+    x->connection->idle = false;
+    x->method = parse_method(method);
+    x->arrived_ns = clock_now_ns();
+    x->body.limit = h->config.max_body_size;
+    make_id(x);
+    return x;
+}
+
+struct body_announcement {
+    bool chunked, expects_continue;
+    uint64_t length;
+};
+
+static struct body_announcement announced(const struct exchange *x) {
+    struct body_announcement a = {0};
+    const char *length = header(x, "Content-Length"), *expect = header(x, "Expect");
+    a.chunked = header(x, "Transfer-Encoding") != NULL;
+    a.expects_continue = expect != NULL;
+    if (length) {
+        errno = 0;
+        a.length = strtoull(length, NULL, 10); /* libmicrohttpd has refused what is no number */
+        if (errno) {
+            a.length = UINT64_MAX;
+        }
+    }
+    return a;
+}
+
+static void check_limits(struct exchange *x, const struct body_announcement *a) {
+    struct http *h = x->http;
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(x->mhd, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE);
+    if (strlen(x->path) > HTTP_MAX_URL) {
+        x->refusal = HTTP_URL_TOO_LONG;
+    } else if (MHD_get_connection_values(x->mhd, MHD_HEADER_KIND, NULL, NULL) > HTTP_MAX_HEADERS ||
+               (info && info->header_size > h->config.max_header_size)) {
+        x->refusal = HTTP_HEADERS_TOO_LARGE;
+    } else if (a->length > h->config.max_body_size) {
+        x->refusal = HTTP_BODY_TOO_LARGE;
+    } else if (a->length > 0 && (h->buffered >= h->config.max_buffered || a->length > h->config.max_buffered - h->buffered)) {
+        x->refusal = HTTP_OVERLOADED;
+    }
+}
+
+static enum MHD_Result first_call(struct exchange *x) {
+    struct body_announcement a = announced(x);
+    bool has_body = a.chunked || a.length > 0;
+    check_limits(x, &a);
+    x->connection->deadline_ns = has_body ? deadline(x->http->config.body_timeout_ms) : 0;
+    x->http->app.headers(x->http->app.arg, x);
+    if (!exchange_answered(x)) {
+        return MHD_YES;
+    }
+    if (has_body && (a.expects_continue || a.chunked || a.length > DISCARD_MAX)) {
+        return queue_answer(x); /* libmicrohttpd then reads no further and closes */
+    }
+    return MHD_YES; /* answered in the last call */
+}
+
+static void account(struct exchange *x) {
+    x->http->buffered += x->body.len - x->accounted;
+    x->accounted = x->body.len;
+}
+
+static enum MHD_Result take_body(struct exchange *x, const char *bytes, size_t *len) {
+    struct http *h = x->http;
+    x->received += *len;
+    if (!exchange_answered(x) && x->refusal == HTTP_OK) {
+        if (x->received > h->config.max_body_size) {
+            x->refusal = HTTP_BODY_TOO_LARGE;
+        } else if (h->buffered + *len > h->config.max_buffered) {
+            x->refusal = HTTP_OVERLOADED;
+        } else {
+            buf_append(&x->body, bytes, *len);
+            account(x);
+            x->refusal = x->body.failed ? HTTP_OVERLOADED : HTTP_OK;
+        }
+        if (x->refusal != HTTP_OK) {
+            struct buf drop = exchange_take_body(x);
+            buf_free(&drop);
+        }
+    }
+    *len = 0;
+    return x->received > h->config.max_body_size + DISCARD_CHUNKED_MAX ? MHD_NO : MHD_YES;
+}
+
+static enum MHD_Result on_request(void *arg, struct MHD_Connection *mhd, const char *url, const char *method,
+                                  const char *version, const char *upload, size_t *upload_len, void **request) {
+    (void)version;
+    struct exchange *x = *request;
+    if (!x) {
+        x = exchange_new(arg, mhd, url, method);
+        if (!x) {
+            return MHD_NO;
+        }
+        *request = x;
+        return first_call(x);
+    }
+    if (x->gone || x->http->closing) {
+        return MHD_NO;
+    }
+    if (*upload_len > 0) {
+        return take_body(x, upload, upload_len);
+    }
+    if (!x->body_done) {
+        x->body_done = true;
+        x->connection->deadline_ns = 0;
+        if (!exchange_answered(x)) {
+            x->stage = THINKING;
+            x->http->app.body(x->http->app.arg, x);
+        }
+    }
+    if (exchange_answered(x)) {
+        return x->queued ? MHD_YES : queue_answer(x);
+    }
+    park(x);
+    return MHD_YES;
+}
+
+/* Before the response and the descriptor are closed. */
+static void on_completed(void *arg, struct MHD_Connection *mhd, void **request, enum MHD_RequestTerminationCode how) {
+    (void)mhd;
+    (void)how;
+    struct http *h = arg;
+    struct exchange *x = *request;
+    if (!x) {
+        return;
+    }
+    *request = NULL;
+    if (x->watched) {
+        hangup_remove(h->hangup, x->connection->fd);
+    }
+    x->connection->exchange = NULL;
+    x->connection->idle = true;
+    x->connection->deadline_ns = deadline(h->config.idle_timeout_ms);
+    h->app.completed(h->app.arg, x);
+    h->buffered -= x->accounted;
+    buf_free(&x->body);
+    buf_free(&x->out);
+    free(x->path);
+    free(x);
+}
+
+/* The request line is in: the header block now has its own time. */
+static void *on_request_line(void *arg, const char *url, struct MHD_Connection *mhd) {
+    (void)url;
+    struct http *h = arg;
+    struct connection *c = connection_of(mhd);
+    if (c && c->idle) {
+        c->idle = false;
+        c->deadline_ns = deadline(h->config.header_timeout_ms);
+    }
+    return NULL;
+}
+
+static void on_connection(void *arg, struct MHD_Connection *mhd, void **context, enum MHD_ConnectionNotificationCode what) {
+    struct http *h = arg;
+    if (what == MHD_CONNECTION_NOTIFY_CLOSED) {
+        struct connection *c = *context;
+        if (c) {
+            list_remove(&c->node);
+            free(c);
+        }
+        *context = NULL;
+        return;
+    }
+    struct connection *c = calloc(1, sizeof *c);
+    if (!c) {
+        return; /* exchange_new refuses its requests */
+    }
+    c->http = h;
+    c->fd = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
+    c->deadline_ns = deadline(h->config.header_timeout_ms);
+    int on = 1;
+    unsigned user_timeout = (unsigned)h->config.write_timeout_ms;
+    setsockopt(c->fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    setsockopt(c->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &user_timeout, sizeof user_timeout);
+    if (list_empty(&h->connections)) {
+        loop_timer_set(h->sweep, SWEEP_MS);
+    }
+    list_push_back(&h->connections, &c->node);
+    *context = c;
+}
+
+static void on_log(void *arg, const char *fmt, va_list ap) __attribute__((format(printf, 2, 0)));
+static void on_log(void *arg, const char *fmt, va_list ap) {
+    (void)arg;
+    char line[512];
+    vsnprintf(line, sizeof line, fmt, ap);
+    size_t n = strlen(line);
+    while (n > 0 && line[n - 1] == '\n') {
+        line[--n] = '\0';
+    }
+    log_debug("http: %s", line);
+}
+
+/* ---- the loop's side ----------------------------------------------------------------------------------------- */
+
+static void pump(struct http *h) {
+    MHD_UNSIGNED_LONG_LONG ms = 0;
+    bool more;
+    int turns = 0;
+    h->dirty = false;
+    do { /* one piece of a stream costs two turns: fill, then write */
+        MHD_run(h->daemon);
+        more = MHD_get_timeout(h->daemon, &ms) == MHD_YES;
+    } while (more && ms == 0 && ++turns < 8);
+    if (more) {
+        loop_timer_set(h->timer, ms);
+    } else {
+        loop_timer_stop(h->timer);
+    }
+}
+
+static void on_dirty(void *arg) {
+    struct http *h = arg;
+    h->dirty = true;
+}
+
+static void on_turn(void *arg) {
+    struct http *h = arg;
+    if (h->dirty && h->daemon) {
+        pump(h);
+    }
+}
+
+static bool stalled(const struct exchange *x, uint64_t now) {
+    uint64_t limit = x->http->config.write_timeout_ms * 1000000u;
+    return limit && x->stage == STREAMING && x->queued && !x->parked && now - x->last_taken_ns > limit;
+}
+
+static void on_sweep(void *arg) {
+    struct http *h = arg;
+    uint64_t now = clock_now_ns();
+    LIST_FOR_EACH_SAFE(node, next, &h->connections) {
+        struct connection *c = LIST_ENTRY(node, struct connection, node);
+        if (c->deadline_ns && now >= c->deadline_ns) {
+            c->deadline_ns = 0;
+            connection_shut(c); /* libmicrohttpd reads the end and closes */
+        } else if (c->exchange && stalled(c->exchange, now)) {
+            exchange_gone(c->exchange);
+        }
+    }
+    if (!list_empty(&h->connections)) {
+        loop_timer_set(h->sweep, SWEEP_MS);
+    }
+}
+
+/* Bind the first address of the host; *port becomes the one that was bound. */
+static int listen_on(const char *host, size_t *port, struct error *err) {
+    char service[16];
+    snprintf(service, sizeof service, "%zu", *port);
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV}, *list;
+    if (strcmp(host, "localhost") == 0) {
+        host = "127.0.0.1";
+    }
+    int rc = getaddrinfo(host, service, &hints, &list);
+    if (rc) {
+        return error_set_param(err, ERROR_IO, "host", "%s: %s", host, gai_strerror(rc));
+    }
+    int fd = socket(list->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), on = 1;
+    bool ok = fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
+              bind(fd, list->ai_addr, list->ai_addrlen) == 0 && listen(fd, SOMAXCONN) == 0;
+    int saved = errno;
+    freeaddrinfo(list);
+    struct sockaddr_storage bound;
+    socklen_t len = sizeof bound;
+    if (!ok || getsockname(fd, (struct sockaddr *)&bound, &len)) {
+        if (fd >= 0) {
+            close(fd);
+        }
+        return error_set_param(err, ERROR_IO, "port", "cannot listen on %s port %zu: %s", host, *port,
+                               strerror(ok ? errno : saved));
+    }
+    *port = ntohs(bound.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&bound)->sin6_port
+                                              : ((struct sockaddr_in *)&bound)->sin_port);
+    return fd;
+}
+
+static int start_daemon(struct http *h, struct error *err) {
+    int fd = listen_on(h->config.host, &h->port, err);
+    if (fd < 0) {
+        return -1;
+    }
+    /* Backstop only: our deadlines are shorter. It bounds a plain answer that nobody reads. */
+    unsigned timeout = (unsigned)((h->config.idle_timeout_ms + h->config.write_timeout_ms) / 1000 + 1);
+    h->daemon = MHD_start_daemon(
+        MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL, on_request, h,
+        MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL,
+        MHD_OPTION_LISTEN_SOCKET, fd,
+        MHD_OPTION_NOTIFY_COMPLETED, on_completed, h,
+        MHD_OPTION_NOTIFY_CONNECTION, on_connection, h,
+        MHD_OPTION_URI_LOG_CALLBACK, on_request_line, h,
+        MHD_OPTION_CONNECTION_LIMIT, (unsigned)h->config.max_connections,
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, h->config.max_header_size + (16u << 10),
+        MHD_OPTION_CONNECTION_TIMEOUT, timeout,
+        MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1,
+        MHD_OPTION_END);
+    if (!h->daemon) {
+        close(fd);
+        return error_set(err, ERROR_IO, "the HTTP library does not start");
+    }
+    h->listening = true;
+    int epoll_fd = MHD_get_daemon_info(h->daemon, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd;
+    return loop_poll_new(h->loop, epoll_fd, on_dirty, h, &h->poll, err);
+}
+
+int http_open(struct loop *loop, const struct http_config *config, const struct http_app *app, struct http **out,
+              struct error *err) {
+    struct http *h = calloc(1, sizeof *h);
+    if (!h) {
+        return error_memory(err);
+    }
+    h->loop = loop;
+    h->config = *config;
+    h->app = *app;
+    h->port = config->port;
+    list_init(&h->connections);
+    if (loop_timer_new(loop, on_dirty, h, &h->timer, err) || loop_timer_new(loop, on_sweep, h, &h->sweep, err) ||
+        hangup_open(loop, on_hangup, &h->hangup, err) || start_daemon(h, err)) {
+        http_close(h);
+        return -1;
+    }
+    h->dirty = true;
+    loop_on_turn(loop, on_turn, h);
+    *out = h;
+    return 0;
+}
+
+size_t http_port(const struct http *h) {
+    return h->port;
+}
+
+const char *http_library_version(void) {
+    return MHD_get_version();
+}
+
+void http_announce_close(struct http *h) {
+    h->draining = true;
+}
+
+void http_stop_listening(struct http *h) {
+    if (h->listening) {
+        h->listening = false;
+        MHD_socket fd = MHD_quiesce_daemon(h->daemon);
+        if (fd != MHD_INVALID_SOCKET) {
+            close(fd);
+        }
+    }
+}
+
+void http_flush(struct http *h) {
+    for (int i = 0; i < 4; i++) {
+        pump(h);
+    }
+}
+
+void http_close(struct http *h) {
+    if (!h) {
+        return;
+    }
+    if (h->daemon) {
+        http_stop_listening(h);
+        h->closing = true;
+        /* libmicrohttpd aborts on a daemon that has suspended connections. */
+        LIST_FOR_EACH(node, &h->connections) {
+            struct connection *c = LIST_ENTRY(node, struct connection, node);
+            if (c->exchange) {
+                wake(c->exchange);
+            }
+        }
+        http_flush(h);
+        loop_poll_free(h->poll);
+        MHD_stop_daemon(h->daemon);
+        loop_on_turn(h->loop, NULL, NULL);
+    }
+    hangup_free(h->hangup);
+    loop_timer_free(h->timer);
+    loop_timer_free(h->sweep);
+    free(h);
+}
+
+/* ---- what the application does with an exchange ------------------------------------------------------------- */
+
+enum http_method exchange_method(const struct exchange *x) {
+    return x->method;
+}
+
+const char *exchange_path(const struct exchange *x) {
+    return x->path;
+}
+
+const char *exchange_header(const struct exchange *x, const char *name) {
+    return header(x, name);
+}
+
+const char *exchange_id(const struct exchange *x) {
+    return x->id;
+}
+
+bool exchange_id_valid(const char *id, size_t len) {
+    for (size_t i = 0; i < len; i++) {
+        if (id[i] <= 0x20 || id[i] > 0x7e) {
+            return false;
+        }
+    }
+    return len > 0 && len <= 128;
+}
+
+void exchange_set_id(struct exchange *x, const char *id) {
+    size_t n = strlen(id);
+    if (exchange_id_valid(id, n)) {
+        memcpy(x->id, id, n + 1);
+    }
+}
+
+uint64_t exchange_arrived_ns(const struct exchange *x) {
+    return x->arrived_ns;
+}
+
+enum http_refusal exchange_refused(const struct exchange *x) {
+    return x->refusal;
+}
+
+struct buf exchange_take_body(struct exchange *x) {
+    struct buf body = x->body;
+    x->body = BUF_INIT;
+    x->http->buffered -= x->accounted;
+    x->accounted = 0;
+    return body;
+}
+
+bool exchange_answered(const struct exchange *x) {
+    return x->stage == REPLYING || x->stage == STREAMING;
+}
+
+int exchange_status(const struct exchange *x) {
+    return exchange_answered(x) ? x->status : 0;
+}
+
+void *exchange_app(const struct exchange *x) {
+    return x->app;
+}
+
+void exchange_set_app(struct exchange *x, void *app) {
+    x->app = app;
+}
+
+void exchange_add_header(struct exchange *x, const char *name, const char *value) {
+    if (x->n_headers < EXCHANGE_MAX_HEADERS) {
+        struct extra_header *h = &x->headers[x->n_headers++];
+        h->name = name;
+        snprintf(h->value, sizeof h->value, "%s", value);
+    }
+}
+
+void exchange_reply(struct exchange *x, int status, const char *type, struct buf *body) {
+    if (exchange_answered(x)) {
+        buf_free(body);
+        return;
+    }
+    x->stage = REPLYING;
+    x->status = status;
+    x->type = type;
+    x->out = *body;
+    *body = BUF_INIT;
+    wake(x);
+}
+
+void exchange_stream(struct exchange *x, const char *type) {
+    if (!exchange_answered(x)) {
+        x->stage = STREAMING;
+        x->status = 200;
+        x->type = type;
+        x->last_write_ns = clock_now_ns();
+        wake(x);
+    }
+}
+
+bool exchange_write(struct exchange *x, const char *bytes, size_t len) {
+    if (x->gone) {
+        return false;
+    }
+    if (x->out_pos > 0 && x->out_pos >= x->out.len / 2) {
+        x->out.len -= x->out_pos;
+        memmove(x->out.data, x->out.data + x->out_pos, x->out.len);
+        x->out_pos = 0;
+    }
+    if (len > HTTP_STREAM_MAX || exchange_unsent(x) > HTTP_STREAM_MAX - len) {
+        drop(x);
+        return false;
+    }
+    buf_append(&x->out, bytes, len);
+    if (x->out.failed) {
+        drop(x);
+        return false;
+    }
+    x->last_write_ns = clock_now_ns();
+    wake(x);
+    return true;
+}
+
+void exchange_end(struct exchange *x) {
+    x->ended = true;
+    wake(x);
+}
+
+size_t exchange_unsent(const struct exchange *x) {
+    return x->stage == STREAMING ? x->out.len - x->out_pos : 0;
+}
+
+uint64_t exchange_last_write_ns(const struct exchange *x) {
+    return x->last_write_ns;
+}

@@ -1,0 +1,95 @@
+/*
+ * HTTP, and nothing of what is said over it: libmicrohttpd in external epoll mode inside the loop.
+ *
+ * An exchange is one HTTP request and its answer. The application hears of it four times at most: `headers` (it may
+ * answer at once), `body` (complete), `gone` (the client left, or took too long to read: stop working), `completed`
+ * (the exchange is freed on return; nothing may touch it afterwards). It answers when it likes, from the loop thread:
+ * once with exchange_reply, or with exchange_stream and then pieces. An exchange that has no answer yet is suspended
+ * and costs nothing. Everything is called on the loop thread.
+ */
+#ifndef INFERD_HTTP_H
+#define INFERD_HTTP_H
+
+#include <inferd/buf.h>
+#include <inferd/error.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct http;
+struct exchange;
+struct loop;
+
+enum http_method { HTTP_GET, HTTP_HEAD, HTTP_POST, HTTP_OPTIONS, HTTP_OTHER };
+
+/* What exchange_refused says of a request that broke a limit before the application saw it. */
+enum http_refusal { HTTP_OK, HTTP_BODY_TOO_LARGE, HTTP_URL_TOO_LONG, HTTP_HEADERS_TOO_LARGE, HTTP_OVERLOADED };
+
+struct http_app {
+    void *arg;
+    void (*headers)(void *arg, struct exchange *x);
+    void (*body)(void *arg, struct exchange *x);
+    void (*gone)(void *arg, struct exchange *x);
+    void (*completed)(void *arg, struct exchange *x);
+};
+
+struct http_config {
+    const char *host;
+    size_t port; /* 0 = any free one */
+    size_t max_connections;
+    size_t max_body_size;
+    size_t max_header_size; /* request line and headers; ours (JSON, 431) fires before libmicrohttpd's own page */
+    size_t max_buffered;    /* bytes of all request bodies held at once */
+    uint64_t header_timeout_ms, body_timeout_ms, idle_timeout_ms, write_timeout_ms; /* 0 = none */
+};
+
+#define HTTP_MAX_HEADERS 100
+#define HTTP_MAX_URL 8192
+#define HTTP_STREAM_MAX ((size_t)1 << 20) /* bytes that may wait for a slow reader before it is dropped */
+
+/* Bind, listen, accept from the next turn on. ERROR_IO names the address. */
+int http_open(struct loop *loop, const struct http_config *config, const struct http_app *app, struct http **out,
+              struct error *err);
+size_t http_port(const struct http *h); /* the port that was bound */
+const char *http_library_version(void);
+
+/* From now on every answer closes its connection, and says so. */
+void http_announce_close(struct http *h);
+/* Close the listening socket; connections go on. */
+void http_stop_listening(struct http *h);
+/* End every exchange (unsent bytes are lost; `completed` is called for each) and free. NULL is fine. */
+void http_close(struct http *h);
+/* Try to write what waits, without waiting for anybody. For a last word before the process ends. */
+void http_flush(struct http *h);
+
+enum http_method exchange_method(const struct exchange *x);
+const char *exchange_path(const struct exchange *x);                      /* unescaped, without the query */
+const char *exchange_header(const struct exchange *x, const char *name);  /* NULL if absent; only before `body` returns */
+const char *exchange_id(const struct exchange *x);                        /* X-Request-Id: the client's if fit, else ours */
+void exchange_set_id(struct exchange *x, const char *id);                 /* ignored unless exchange_id_valid */
+bool exchange_id_valid(const char *id, size_t len);                       /* 1..128 printable ASCII characters */
+uint64_t exchange_arrived_ns(const struct exchange *x);                   /* clock_now_ns when the headers were in */
+enum http_refusal exchange_refused(const struct exchange *x);
+struct buf exchange_take_body(struct exchange *x);                        /* moves it: the caller frees */
+bool exchange_answered(const struct exchange *x);                         /* reply or stream was called */
+int exchange_status(const struct exchange *x);                            /* of the answer; 0 = none */
+void *exchange_app(const struct exchange *x);
+void exchange_set_app(struct exchange *x, void *app);
+
+/* Before the answer. At most EXCHANGE_MAX_HEADERS; name is static, value is copied (63 bytes at most). */
+#define EXCHANGE_MAX_HEADERS 6
+void exchange_add_header(struct exchange *x, const char *name, const char *value);
+
+/* Answer whole. `type` is static; *body is taken (left empty), a failed buffer becomes a bare 500. */
+void exchange_reply(struct exchange *x, int status, const char *type, struct buf *body);
+
+/* Answer in pieces: 200 and `type`; chunked (HTTP/1.1) or until close (1.0). */
+void exchange_stream(struct exchange *x, const char *type);
+/* Queue bytes. false: the client has left, or is too slow (HTTP_STREAM_MAX), or memory is out; it is dropped, and
+ * `gone` is not called for it. */
+bool exchange_write(struct exchange *x, const char *bytes, size_t len);
+void exchange_end(struct exchange *x);
+size_t exchange_unsent(const struct exchange *x);
+uint64_t exchange_last_write_ns(const struct exchange *x); /* clock_now_ns of the last exchange_write */
+
+#endif
