@@ -7,8 +7,7 @@
 #ifndef INFERD_MODEL_FILE_H
 #define INFERD_MODEL_FILE_H
 
-#include "model_file/dtype.h"
-
+#include <inferd/backend.h>
 #include <inferd/buf.h>
 #include <inferd/error.h>
 #include <stdbool.h>
@@ -18,17 +17,23 @@
 struct model_file;
 struct cJSON;
 
-#define TENSOR_MAX_DIMS 4
-#define TENSOR_NAME_MAX 128
+#define TENSOR_MAX_DIMS 6
+#define TENSOR_NAME_MAX 128 /* bytes with the NUL */
+
+/* A tensor of a type that the formats know and inferd does not compute with (IQ2_XS, MXFP4, F8_E4M3, I64 ...): it is
+ * listed, and model_file_require refuses it by name. Its dtype_info has 0 bytes. */
+#define DTYPE_UNSUPPORTED DTYPE_COUNT
 
 struct tensor {
-    const char *name; /* NUL-terminated, owned by the file */
-    enum dtype dtype;
-    size_t n_dims;                 /* 1..4 */
+    const char *name; /* NUL-terminated, printable UTF-8, owned by the file */
+    enum dtype dtype;              /* DTYPE_UNSUPPORTED: look at `type` */
+    const char *type;              /* as the format calls it: "Q4_K", "BF16", "IQ2_XS"; static */
+    size_t n_dims;                 /* 1..TENSOR_MAX_DIMS (a scalar has shape [1]) */
     size_t shape[TENSOR_MAX_DIMS]; /* row-major, outermost first (GGUF's order is reversed on reading): a linear
                                       layer is [out_features][in_features] in both formats */
-    const void *data;              /* in the mapping; alignment is the file's */
-    size_t size;                   /* bytes, checked */
+    const void *data;              /* in the mapping; alignment is the file's, so maybe none */
+    size_t size;                   /* bytes, checked: the product of the shape in this type */
+    uint32_t part;                 /* of which file, 0 unless split or sharded */
 };
 
 enum model_format { MODEL_FORMAT_GGUF, MODEL_FORMAT_SAFETENSORS };
@@ -41,13 +46,19 @@ enum model_format model_file_format(const struct model_file *f);
 const char *model_file_path(const struct model_file *f);
 size_t model_file_n_tensors(const struct model_file *f);
 const struct tensor *model_file_tensor(const struct model_file *f, size_t i);
-const struct tensor *model_file_find(const struct model_file *f, const char *name); /* NULL if none; O(1) */
+/* NULL if none; a binary search (no hash: its worst case is the file's choice). */
+const struct tensor *model_file_find(const struct model_file *f, const char *name);
+/* The same for a tensor that must be there and of a type that inferd computes with: ERROR_MODEL with file, name
+ * and type. */
+int model_file_require(const struct model_file *f, const char *name, const struct tensor **out, struct error *err);
 
 /* config.json of a safetensors model (owned by the file), NULL for a GGUF. */
 const struct cJSON *model_file_config(const struct model_file *f);
 
 /* GGUF metadata. Getters return false when the key is absent or of another type (integers of any width and
- * sign convert when they fit; floats of both widths convert). Strings are borrowed, not NUL-terminated. */
+ * sign convert when they fit; floats of both widths convert, and integers where a double is asked for). Strings are
+ * borrowed, any bytes, not NUL-terminated. Of split files the first part's metadata count. The values of meta_type are
+ * the format's own. */
 enum meta_type {
     META_UINT8, META_INT8, META_UINT16, META_INT16, META_UINT32, META_INT32, META_FLOAT32, META_BOOL,
     META_STRING, META_ARRAY, META_UINT64, META_INT64, META_FLOAT64,
