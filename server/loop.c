@@ -225,3 +225,7 @@ void loop_poll_free(struct loop_poll *p) {
         uv_close((uv_handle_t *)&p->uv, free_handle);
     }
 }
+
+const char *loop_library_version(void) {
+    return uv_version_string();
+}

@@ -45,4 +45,7 @@ int loop_work(struct loop *l, loop_fn *work, loop_fn *after, void *arg, struct e
 int loop_poll_new(struct loop *l, int fd, loop_fn *fn, void *arg, struct loop_poll **out, struct error *err);
 void loop_poll_free(struct loop_poll *p); /* stops at once; NULL is fine */
 
+/* libuv's version as text, for `inferd version`. */
+const char *loop_library_version(void);
+
 #endif

@@ -1,0 +1,67 @@
+/* `inferd serve`: settings, checks, then the server until it has drained. */
+#include "cmd/cmd.h"
+#include "server.h"
+
+#include <stdio.h>
+
+struct serve_options {
+    bool check_config, print_config;
+};
+
+static const struct setting rows[] = {
+    {"check_config", SETTING_BOOL, offsetof(struct serve_options, check_config), .initial = "false", .group = "Instead of serving",
+     .help = "check all settings, keys and paths without loading the model, and exit"},
+    {"print_config", SETTING_BOOL, offsetof(struct serve_options, print_config), .initial = "false", .group = "Instead of serving",
+     .help = "print the settings in force as a settings file, and exit"},
+};
+
+static int print_config(const struct config *c, struct error *err) {
+    struct buf text = BUF_INIT;
+    config_print(c, &text);
+    int r = text.failed ? error_memory(err) : 0;
+    if (r == 0) {
+        fputs(text.data, stdout);
+    }
+    buf_free(&text);
+    return r;
+}
+
+static int serve(const struct serve_options *o, const struct config *c, struct error *err) {
+    if (o->print_config) {
+        return print_config(c, err);
+    }
+    if (config_check(c, err) != 0) {
+        return -1;
+    }
+    if (o->check_config) {
+        puts("The settings are good.");
+        return 0;
+    }
+    return server_run(c, err);
+}
+
+int cmd_serve(int argc, char **argv) {
+    struct serve_options o;
+    const struct command_line line = {
+        .help = {.usage = "inferd serve [MODEL] [options]",
+                 .about = "Load a model and answer requests over HTTP as the OpenAI API does, until SIGTERM or Ctrl-C.\n"
+                          "A model is a .gguf file, or a folder with safetensors and tokenizer.json.",
+                 .examples = "  inferd serve model.gguf\n"
+                             "  inferd serve model.gguf --port 9000 --ctx 8192 --threads 8\n"
+                             "  INFERD_API_KEY=secret inferd serve model.gguf --host 0.0.0.0\n"
+                             "  inferd serve --config /etc/inferd/inferd.conf --check-config\n"},
+        .own = {rows, sizeof rows / sizeof rows[0]},
+        .own_values = &o,
+        .max_operands = 1,
+        .model_operand = true,
+    };
+    struct command_state state;
+    struct error err;
+    int code;
+    if (!cmd_begin(&line, argc, argv, &state, &code)) {
+        return code;
+    }
+    code = serve(&o, &state.config, &err) == 0 ? 0 : cmd_fail(&err);
+    cmd_end(&line, &state);
+    return code;
+}

@@ -1,0 +1,13 @@
+/* What this program is: its version, the libraries it runs with, the processor it chose code for. */
+#ifndef INFERD_VERSION_H
+#define INFERD_VERSION_H
+
+#include <inferd/buf.h>
+#include <stdbool.h>
+
+const char *version_number(void); /* "0.1.0" */
+
+/* For `inferd version` and GET /version: as lines of text or as a JSON object. */
+void version_describe(bool json, struct buf *out);
+
+#endif
