@@ -76,7 +76,11 @@ class Daemon:
         self.port = free_port()
         self.log = log
         settings = {"model": MODEL, "host": "127.0.0.1", "port": self.port, **settings}
-        flags = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items() if value is not None]
+        flags = [
+            "--" + name.replace("_", "-") + ("" if value is True else f"={value}")
+            for name, value in settings.items()
+            if value is not None
+        ]
         # settings of whoever runs the tests must not reach the daemon
         env = {k: v for k, v in os.environ.items() if not k.startswith("INFERD")}
         env.update(environment or {})
