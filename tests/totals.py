@@ -8,8 +8,8 @@ import json
 import os
 import re
 import sys
-import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
+from xml.etree import ElementTree
 
 # "[====] Synthesis: Tested: 5 | Passing: 4 | Failing: 1 | Crashing: 0", perhaps with colour codes between
 SYNTHESIS = re.compile(r"Tested:\D*(\d+)\D*Passing:\D*(\d+)\D*Failing:\D*(\d+)\D*Crashing:\D*(\d+)")

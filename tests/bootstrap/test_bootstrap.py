@@ -9,7 +9,7 @@ import unittest
 import zipfile
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
-TOOLS = ("bash env dirname basename sed grep stat sha256sum mkdir mktemp rm mv cat tail python3 setarch uname").split()
+TOOLS = ["bash", "env", "dirname", "basename", "sed", "grep", "stat", "sha256sum", "mkdir", "mktemp", "rm", "mv", "cat", "tail", "python3", "setarch", "uname"]
 DEMO = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 

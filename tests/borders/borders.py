@@ -116,9 +116,8 @@ def check_ours(path, target):
 
 def check_library(path, name):
     for pattern, allowed in LIBRARIES:
-        if re.fullmatch(pattern, name):
-            if not any(path.startswith(a) for a in allowed):
-                return f"<{name}> belongs to {', '.join(allowed)}"
+        if re.fullmatch(pattern, name) and not any(path.startswith(a) for a in allowed):
+            return f"<{name}> belongs to {', '.join(allowed)}"
     return None
 
 
