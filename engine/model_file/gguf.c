@@ -6,6 +6,7 @@
  * A split model is files NAME-00001-of-0000N.gguf; the first has the metadata, each has split.no and split.count.
  */
 #include "base/checked.h"
+#include "base/utf8.h"
 #include "model_file/internal.h"
 
 #include <stdio.h>
@@ -207,6 +208,14 @@ static int read_key(struct reader *r, struct metadata *meta) {
     if (m->key.len == 0 || m->key.len > GGUF_MAX_KEY_LEN) {
         return model_file_fail(r->path, start, r->err, "a metadata key of %zu bytes; 1 to %d are possible", m->key.len,
                                GGUF_MAX_KEY_LEN);
+    }
+    for (size_t i = 0; i < m->key.len; i++) {
+        if ((unsigned char)m->key.data[i] < 0x20 || m->key.data[i] == 0x7f) {
+            return model_file_fail(r->path, start, r->err, "a metadata key has a control character");
+        }
+    }
+    if (!utf8_is_valid(m->key.data, m->key.len)) {
+        return model_file_fail(r->path, start, r->err, "a metadata key is not valid UTF-8");
     }
     meta->n++; /* from here on metadata_free knows it */
     return read_value(r, meta, m);
