@@ -24,6 +24,7 @@ enum error_code {
     ERROR_IO,             /* the operating system refused: exit code 1 */
     ERROR_MEMORY,         /* out of memory */
     ERROR_INTERNAL,       /* a bug of ours: HTTP 500 */
+    ERROR_NOT_FOUND,      /* no such model: HTTP 404 */
 };
 
 struct error {

@@ -1,0 +1,95 @@
+#include "api_common.h"
+
+#include "config.h"
+#include "http.h"
+#include "server_state.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void json_put_string(struct buf *out, const char *s) {
+    buf_json_string(out, s, strlen(s));
+}
+
+struct api_error api_error_of(const struct error *err) {
+    static const char request[] = "invalid_request_error", server[] = "server_error";
+    struct api_error e = {500, server, NULL, err->param, err->message};
+    switch (err->code) {
+    case ERROR_INVALID:
+        e.status = 400;
+        e.type = request;
+        break;
+    case ERROR_UNSUPPORTED:
+        e.status = 400;
+        e.type = request;
+        e.code = "unsupported";
+        break;
+    case ERROR_CONTEXT_LENGTH:
+        e.status = 400;
+        e.type = request;
+        e.code = "context_length_exceeded";
+        break;
+    case ERROR_NOT_FOUND:
+        e.status = 404;
+        e.type = request;
+        e.code = "model_not_found";
+        break;
+    case ERROR_QUEUE_FULL:
+        e.status = 429;
+        e.type = "rate_limit_error";
+        e.code = "queue_full";
+        break;
+    case ERROR_UNAVAILABLE:
+        e.status = 503;
+        e.type = "unavailable_error";
+        break;
+    case ERROR_NONE:
+    case ERROR_MODEL:
+    case ERROR_DOES_NOT_FIT:
+    case ERROR_DEVICE:
+    case ERROR_IO:
+    case ERROR_MEMORY:
+    case ERROR_INTERNAL:
+        break;
+    }
+    return e;
+}
+
+void api_error_write(const struct api_error *e, struct buf *out) {
+    buf_puts(out, "{\"error\":{\"message\":");
+    json_put_string(out, e->message);
+    buf_puts(out, ",\"type\":");
+    json_put_string(out, e->type);
+    buf_puts(out, ",\"param\":");
+    if (e->param && e->param[0]) {
+        json_put_string(out, e->param);
+    } else {
+        buf_puts(out, "null");
+    }
+    buf_puts(out, ",\"code\":");
+    if (e->code) {
+        json_put_string(out, e->code);
+    } else {
+        buf_puts(out, "null");
+    }
+    buf_puts(out, "}}");
+}
+
+void api_reply_error(struct server *s, struct exchange *x, const struct api_error *e) {
+    struct buf body = BUF_INIT;
+    api_error_write(e, &body);
+    buf_putc(&body, '\n');
+    if (e->status == 429 || e->status == 503) {
+        char seconds[24];
+        snprintf(seconds, sizeof seconds, "%zu", s->config->retry_after);
+        exchange_add_header(x, "Retry-After", seconds);
+    }
+    if (e->status == 401) {
+        exchange_add_header(x, "WWW-Authenticate", "Bearer");
+    }
+    api_reply(x, e->status, &body);
+}
+
+void api_reply(struct exchange *x, int status, struct buf *body) {
+    exchange_reply(x, status, JSON_CONTENT_TYPE, body);
+}

@@ -1,0 +1,37 @@
+/* What all endpoints answer alike: errors, JSON replies. */
+#ifndef INFERD_API_COMMON_H
+#define INFERD_API_COMMON_H
+
+#include <inferd/buf.h>
+#include <inferd/error.h>
+#include <stddef.h>
+
+struct exchange;
+struct server;
+
+#define JSON_CONTENT_TYPE "application/json"
+
+struct api_error {
+    int status;
+    const char *type;
+    const char *code; /* NULL = null */
+    const char *param; /* "" = null */
+    const char *message;
+};
+
+/* What the client is told about an error of ours. param and message are borrowed from it. */
+struct api_error api_error_of(const struct error *err);
+
+/* {"error":{"message","type","param","code"}} */
+void api_error_write(const struct api_error *e, struct buf *out);
+
+/* Answer with the error; 429 and 503 carry Retry-After. */
+void api_reply_error(struct server *s, struct exchange *x, const struct api_error *e);
+
+/* Answer with JSON; *body is taken. */
+void api_reply(struct exchange *x, int status, struct buf *body);
+
+/* `"name":"value"` of the head of a JSON object, and the like. */
+void json_put_string(struct buf *out, const char *s);
+
+#endif

@@ -1,0 +1,183 @@
+#include "logprobs.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FLOOR (-9999.0) /* JSON has no minus infinity */
+
+void logprobs_init(struct logprobs *l, const struct text *text, bool skip_special, size_t n_top_max, size_t first_offset) {
+    *l = (struct logprobs){
+        .text = text, .skip_special = skip_special, .n_top_max = n_top_max, .characters = first_offset};
+}
+
+void logprobs_free(struct logprobs *l) {
+    free(l->entries);
+    free(l->top);
+    *l = (struct logprobs){0};
+}
+
+static int grow(struct logprobs *l, struct error *err) {
+    size_t cap = l->cap ? l->cap * 2 : 16;
+    struct logprob_entry *entries = realloc(l->entries, cap * sizeof *entries);
+    if (!entries) {
+        return error_memory(err);
+    }
+    l->entries = entries;
+    struct token_logprob *top = realloc(l->top, cap * (l->n_top_max + 1) * sizeof *top);
+    if (!top) {
+        return error_memory(err);
+    }
+    l->top = top;
+    l->cap = cap;
+    return 0;
+}
+
+static size_t count_characters(const char *s, size_t len) {
+    size_t n = 0;
+    for (size_t i = 0; i < len; i++) {
+        n += ((unsigned char)s[i] & 0xc0) != 0x80;
+    }
+    return n;
+}
+
+int logprobs_push(struct logprobs *l, const struct engine_event *event, struct error *err) {
+    size_t len;
+    if (l->skip_special && text_token_is_special(l->text, event->token)) {
+        return 0; /* it has no place in the text */
+    }
+    if (l->n == l->cap && grow(l, err)) {
+        return -1;
+    }
+    const char *bytes = text_token_bytes(l->text, event->token, &len);
+    size_t n_top = event->n_top < l->n_top_max ? event->n_top : l->n_top_max;
+    l->entries[l->n] = (struct logprob_entry){event->token, event->logprob, l->bytes, l->characters, n_top};
+    if (n_top) {
+        memcpy(&l->top[l->n * (l->n_top_max + 1)], event->top, n_top * sizeof *l->top);
+    }
+    l->n++;
+    l->bytes += len;
+    l->characters += count_characters(bytes, len);
+    return 0;
+}
+
+size_t logprobs_ready(const struct logprobs *l, size_t shown, bool all) {
+    size_t n = 0;
+    while (l->taken + n < l->n && (all || l->entries[l->taken + n].start < shown)) {
+        n++;
+    }
+    return n;
+}
+
+static void write_number(struct buf *out, double v) {
+    buf_printf(out, "%.8g", isfinite(v) && v > FLOOR ? v : FLOOR);
+}
+
+static const struct token_logprob *top_of(const struct logprobs *l, size_t i) {
+    return &l->top[i * (l->n_top_max + 1)];
+}
+
+/* ---- chat ---------------------------------------------------------------------------------------------------- */
+
+/* "token":"…","logprob":…,"bytes":[…] */
+static void write_token(const struct logprobs *l, int32_t id, float logprob, struct buf *out) {
+    size_t len;
+    const char *bytes = text_token_bytes(l->text, id, &len);
+    buf_puts(out, "\"token\":");
+    buf_json_string(out, bytes, len);
+    buf_puts(out, ",\"logprob\":");
+    write_number(out, (double)logprob);
+    buf_puts(out, ",\"bytes\":[");
+    for (size_t i = 0; i < len; i++) {
+        buf_printf(out, i ? ",%u" : "%u", (unsigned)(unsigned char)bytes[i]);
+    }
+    buf_putc(out, ']');
+}
+
+void logprobs_write_chat(struct logprobs *l, size_t n, struct buf *out) {
+    buf_puts(out, "{\"content\":[");
+    for (size_t i = l->taken; i < l->taken + n; i++) {
+        const struct logprob_entry *e = &l->entries[i];
+        buf_puts(out, i > l->taken ? ",{" : "{");
+        write_token(l, e->id, e->logprob, out);
+        buf_puts(out, ",\"top_logprobs\":[");
+        for (size_t k = 0; k < e->n_top; k++) {
+            buf_puts(out, k ? ",{" : "{");
+            write_token(l, top_of(l, i)[k].id, top_of(l, i)[k].logprob, out);
+            buf_putc(out, '}');
+        }
+        buf_puts(out, "]}");
+    }
+    buf_puts(out, "],\"refusal\":null}");
+    l->taken += n;
+}
+
+/* ---- completions --------------------------------------------------------------------------------------------- */
+
+/* Names must differ, and a part of a character has no name of its own: then its bytes, as OpenAI writes them. */
+static void write_name(const struct logprobs *l, int32_t id, struct buf *out) {
+    size_t len;
+    const char *bytes = text_token_bytes(l->text, id, &len);
+    struct buf name = BUF_INIT;
+    buf_json_string(&name, bytes, len);
+    if (!memmem(name.data ? name.data : "", name.len, "\xef\xbf\xbd", 3)) {
+        buf_append(out, name.data, name.len);
+    } else {
+        buf_puts(out, "\"bytes:");
+        for (size_t i = 0; i < len; i++) {
+            buf_printf(out, "\\\\x%02x", (unsigned)(unsigned char)bytes[i]);
+        }
+        buf_putc(out, '"');
+    }
+    out->failed = out->failed || name.failed;
+    buf_free(&name);
+}
+
+static void write_top(const struct logprobs *l, size_t i, struct buf *out) {
+    const struct logprob_entry *e = &l->entries[i];
+    bool chosen = false;
+    if (l->n_top_max == 0) {
+        buf_puts(out, "null");
+        return;
+    }
+    buf_putc(out, '{');
+    for (size_t k = 0; k < e->n_top; k++) {
+        buf_puts(out, k ? "," : "");
+        write_name(l, top_of(l, i)[k].id, out);
+        buf_putc(out, ':');
+        write_number(out, (double)top_of(l, i)[k].logprob);
+        chosen = chosen || top_of(l, i)[k].id == e->id;
+    }
+    if (!chosen) { /* the token that was taken is always among them */
+        buf_puts(out, e->n_top ? "," : "");
+        write_name(l, e->id, out);
+        buf_putc(out, ':');
+        write_number(out, (double)e->logprob);
+    }
+    buf_putc(out, '}');
+}
+
+void logprobs_write_completions(struct logprobs *l, size_t n, struct buf *out) {
+    size_t from = l->taken, to = l->taken + n;
+    buf_puts(out, "{\"tokens\":[");
+    for (size_t i = from; i < to; i++) {
+        buf_puts(out, i > from ? "," : "");
+        write_name(l, l->entries[i].id, out);
+    }
+    buf_puts(out, "],\"token_logprobs\":[");
+    for (size_t i = from; i < to; i++) {
+        buf_puts(out, i > from ? "," : "");
+        write_number(out, (double)l->entries[i].logprob);
+    }
+    buf_puts(out, "],\"top_logprobs\":[");
+    for (size_t i = from; i < to; i++) {
+        buf_puts(out, i > from ? "," : "");
+        write_top(l, i, out);
+    }
+    buf_puts(out, "],\"text_offset\":[");
+    for (size_t i = from; i < to; i++) {
+        buf_printf(out, i > from ? ",%zu" : "%zu", l->entries[i].offset);
+    }
+    buf_puts(out, "]}");
+    l->taken = to;
+}

@@ -1,0 +1,44 @@
+/*
+ * The log-probabilities of one choice, kept until the text they belong to is shown: tokens may be held back while
+ * they could still become a stop string, and those of a stop string are never shown.
+ */
+#ifndef INFERD_LOGPROBS_H
+#define INFERD_LOGPROBS_H
+
+#include <inferd/buf.h>
+#include <inferd/engine.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct logprob_entry {
+    int32_t id;
+    float logprob;
+    size_t start;  /* where its text begins, in bytes of the choice's generated text */
+    size_t offset; /* the same in characters */
+    size_t n_top;
+};
+
+struct logprobs {
+    const struct text *text;
+    bool skip_special;
+    size_t n_top_max;
+    struct logprob_entry *entries; /* [n], owned */
+    struct token_logprob *top;     /* [n][n_top_max], owned */
+    size_t n, cap;
+    size_t taken;             /* entries that were written */
+    size_t bytes, characters; /* of all entries together */
+};
+
+void logprobs_init(struct logprobs *l, const struct text *text, bool skip_special, size_t n_top_max, size_t first_offset);
+void logprobs_free(struct logprobs *l); /* a zeroed one is fine */
+int logprobs_push(struct logprobs *l, const struct engine_event *event, struct error *err);
+
+/* How many entries, from `taken` on, begin before byte `shown` of the text; all when `all`. */
+size_t logprobs_ready(const struct logprobs *l, size_t shown, bool all);
+
+/* Write the next n entries and take them. Chat: {"content":[...],"refusal":null}; completions: the four lists. */
+void logprobs_write_chat(struct logprobs *l, size_t n, struct buf *out);
+void logprobs_write_completions(struct logprobs *l, size_t n, struct buf *out);
+
+#endif

@@ -1,0 +1,247 @@
+#include "metrics.h"
+
+#include <dirent.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+struct bounds {
+    size_t n;
+    double le[METRICS_MAX_BUCKETS];
+};
+
+static const struct bounds bounds[] = {
+    [BUCKETS_T] = {22, {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560}},
+    [BUCKETS_I] = {19, {.01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80}},
+    [BUCKETS_E] = {21, {.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680}},
+    [BUCKETS_TOKENS] = {19, {1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6}},
+    [BUCKETS_N] = {5, {1, 2, 5, 10, 20}},
+};
+
+void histogram_observe(struct histogram *h, int buckets, double value) {
+    const struct bounds *b = &bounds[buckets];
+    size_t i = 0;
+    while (i < b->n && value > b->le[i]) {
+        i++;
+    }
+    h->counts[i]++;
+    h->sum += value;
+}
+
+size_t metrics_endpoint(struct metrics *m, const char *handler, const char *method) {
+    for (size_t i = 0; i < m->n_endpoints; i++) {
+        if (strcmp(m->endpoints[i].handler, handler) == 0 && strcmp(m->endpoints[i].method, method) == 0) {
+            return i;
+        }
+    }
+    if (m->n_endpoints == METRICS_MAX_ENDPOINTS) {
+        return METRICS_MAX_ENDPOINTS - 1;
+    }
+    m->endpoints[m->n_endpoints] = (struct endpoint_count){.handler = handler, .method = method};
+    return m->n_endpoints++;
+}
+
+void metrics_count_answer(struct metrics *m, size_t endpoint, int status) {
+    m->endpoints[endpoint].by_class[status >= 500 ? 2 : status >= 400 ? 1 : 0]++;
+}
+
+/* ---- the page ------------------------------------------------------------------------------------------------ */
+
+struct page {
+    struct buf *out;
+    const char *family; /* the name whose HELP and TYPE were written last */
+    struct buf common;  /* the labels of every vllm:* series */
+};
+
+static void head(struct page *p, const char *prefix, const char *name, const char *type, const char *help) {
+    if (p->family && strcmp(p->family, name) == 0) {
+        return;
+    }
+    p->family = name;
+    buf_printf(p->out, "# HELP %s%s %s\n# TYPE %s%s %s\n", prefix, name, help, prefix, name, type);
+}
+
+/* {common,labels,extra} without those that are empty */
+static void labels(struct page *p, bool with_common, const char *own, const char *extra) {
+    const char *parts[] = {with_common ? p->common.data : "", own, extra};
+    char open = '{';
+    for (size_t i = 0; i < 3; i++) {
+        if (parts[i] && parts[i][0]) {
+            buf_putc(p->out, open);
+            buf_puts(p->out, parts[i]);
+            open = ',';
+        }
+    }
+    if (open == ',') {
+        buf_putc(p->out, '}');
+    }
+}
+
+static void number(struct buf *out, double v) {
+    buf_printf(out, v == floor(v) && fabs(v) < 1e15 ? "%.0f" : "%.17g", v);
+}
+
+static bool is_vllm(const char *name) {
+    return strncmp(name, "vllm:", 5) == 0;
+}
+
+static void value(struct page *p, const char *type, const char *name, const char *own, const char *help, double v) {
+    head(p, "", name, type, help);
+    buf_puts(p->out, name);
+    labels(p, is_vllm(name), own, "");
+    buf_putc(p->out, ' ');
+    number(p->out, v);
+    buf_putc(p->out, '\n');
+}
+
+static void histogram(struct page *p, const char *prefix, const char *name, const char *help, const struct histogram *h,
+                      int buckets) {
+    const struct bounds *b = &bounds[buckets];
+    uint64_t below = 0;
+    p->family = NULL;
+    head(p, prefix, name, "histogram", help);
+    for (size_t i = 0; i <= b->n; i++) {
+        char le[40] = "le=\"+Inf\"";
+        if (i < b->n) {
+            snprintf(le, sizeof le, b->le[i] == floor(b->le[i]) ? "le=\"%.1f\"" : "le=\"%.10g\"", b->le[i]);
+        }
+        below += h->counts[i];
+        buf_printf(p->out, "%s%s_bucket", prefix, name);
+        labels(p, is_vllm(prefix), "", le);
+        buf_printf(p->out, " %llu\n", (unsigned long long)below);
+    }
+    buf_printf(p->out, "%s%s_sum", prefix, name);
+    labels(p, is_vllm(prefix), "", "");
+    buf_putc(p->out, ' ');
+    number(p->out, h->sum);
+    buf_printf(p->out, "\n%s%s_count", prefix, name);
+    labels(p, is_vllm(prefix), "", "");
+    buf_printf(p->out, " %llu\n", (unsigned long long)below);
+}
+
+static void label_value(struct buf *out, const char *s) {
+    for (; *s; s++) {
+        if (*s == '\\' || *s == '"') {
+            buf_putc(out, '\\');
+        }
+        if (*s == '\n') {
+            buf_puts(out, "\\n");
+        } else {
+            buf_putc(out, *s);
+        }
+    }
+}
+
+static void answers(struct page *p, const struct metrics *m) {
+    static const char *const classes[METRICS_STATUS_CLASSES] = {"2xx", "4xx", "5xx"};
+    for (size_t i = 0; i < m->n_endpoints; i++) {
+        for (size_t c = 0; c < METRICS_STATUS_CLASSES; c++) {
+            char own[160];
+            snprintf(own, sizeof own, "handler=\"%s\",method=\"%s\",status=\"%s\"", m->endpoints[i].handler,
+                     m->endpoints[i].method, classes[c]);
+            value(p, "counter", "http_requests_total", own, "Answers by route, method and class of status.",
+                  (double)m->endpoints[i].by_class[c]);
+        }
+    }
+}
+
+static double resident_bytes(void) {
+    unsigned long size = 0, resident = 0;
+    FILE *f = fopen("/proc/self/statm", "re");
+    if (f) {
+        if (fscanf(f, "%lu %lu", &size, &resident) != 2) {
+            resident = 0;
+        }
+        fclose(f);
+    }
+    return (double)resident * (double)sysconf(_SC_PAGESIZE);
+}
+
+static double open_fds(void) {
+    double n = -1; /* the one that looks */
+    DIR *d = opendir("/proc/self/fd");
+    if (!d) {
+        return 0;
+    }
+    for (const struct dirent *e = readdir(d); e; e = readdir(d)) {
+        n += e->d_name[0] != '.';
+    }
+    closedir(d);
+    return n;
+}
+
+static double cpu_seconds(void) {
+    struct rusage u;
+    getrusage(RUSAGE_SELF, &u);
+    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
+}
+
+struct values {
+    double zero, one, running, waiting, ready, kv_blocks, kv_blocks_used, kv_usage, prompt_tokens, generation_tokens,
+        cached_tokens, computed_tokens, steps, preemptions, nonfinite_logits, seq_running, seq_waiting, start_time,
+        cpu_seconds, resident_bytes, open_fds;
+};
+
+static struct values read_values(const struct metrics_view *v) {
+    const struct engine_stats *s = &v->stats;
+    return (struct values){
+        .one = 1,
+        .running = v->running,
+        .waiting = v->waiting,
+        .ready = v->ready,
+        .kv_blocks = (double)s->kv_blocks,
+        .kv_blocks_used = (double)s->kv_blocks_used,
+        .kv_usage = s->kv_blocks ? (double)s->kv_blocks_used / (double)s->kv_blocks : 0,
+        .prompt_tokens = (double)s->prompt_tokens,
+        .generation_tokens = (double)s->generation_tokens,
+        .cached_tokens = (double)s->cached_tokens,
+        .computed_tokens = (double)(s->prompt_tokens - s->cached_tokens),
+        .steps = (double)s->steps,
+        .preemptions = (double)s->preemptions,
+        .nonfinite_logits = (double)s->nonfinite_logits,
+        .seq_running = (double)s->running,
+        .seq_waiting = (double)s->waiting,
+        .start_time = v->start_time,
+        .cpu_seconds = cpu_seconds(),
+        .resident_bytes = resident_bytes(),
+        .open_fds = open_fds(),
+    };
+}
+
+static void cache_config(struct page *p, const struct metrics_view *v) {
+    char own[256];
+    size_t tokens = v->kv_blocks * v->kv_block_size;
+    snprintf(own, sizeof own,
+             "block_size=\"%zu\",num_gpu_blocks=\"%zu\",kv_cache_size_tokens=\"%zu\",kv_cache_max_concurrency=\"%.2f\","
+             "engine=\"0\"",
+             v->kv_block_size, v->kv_blocks, tokens,
+             v->max_model_len ? (double)tokens / (double)v->max_model_len : 0.0);
+    head(p, "", "vllm:cache_config_info", "gauge", "Shape of KV memory.");
+    buf_printf(p->out, "vllm:cache_config_info{%s} 1\n", own);
+}
+
+void metrics_write(const struct metrics *m, const struct metrics_view *view, struct buf *out) {
+    struct page p = {.out = out};
+    struct values v = read_values(view);
+    buf_puts(&p.common, "model_name=\"");
+    label_value(&p.common, view->model);
+    buf_puts(&p.common, "\",engine=\"0\"");
+#define X(field, name, own, help) value(&p, "counter", name, own, help, (double)m->field);
+    METRICS_COUNTERS(X)
+#undef X
+#define X(field, type, name, own, help) value(&p, type, name, own, help, v.field);
+    METRICS_VALUES(X)
+#undef X
+    cache_config(&p, view);
+#define X(field, buckets, name, help)                                                                                  \
+    histogram(&p, "inferd_", name, help, &m->field, buckets);                                                          \
+    histogram(&p, "vllm:", name, help, &m->field, buckets);
+    METRICS_HISTOGRAMS(X)
+#undef X
+    p.family = NULL;
+    answers(&p, m);
+    out->failed = out->failed || p.common.failed;
+    buf_free(&p.common);
+}

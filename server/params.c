@@ -1,0 +1,787 @@
+#include "params.h"
+
+#include <cjson/cJSON.h>
+#include <inferd/json.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct field;
+
+struct parse {
+    const char *body;
+    size_t len;
+    enum params_where where;
+    const struct params_limits *limits;
+    struct params *p;
+};
+
+typedef int field_fn(struct parse *ps, const struct field *f, const cJSON *value, struct error *err);
+
+enum kind {
+    INTEGER,     /* int64_t at offset, [min, max] */
+    NUMBER,      /* double at offset, [min, max] */
+    ABOVE,       /* double at offset, (min, max] */
+    BOOLEAN,     /* bool at offset */
+    STRING,      /* const char * at offset, borrowed from the tree */
+    CUSTOM,      /* `parse` */
+    UNSUPPORTED, /* refused unless null or false */
+    NO_EFFECT,   /* known, and right to do nothing about */
+};
+
+struct field {
+    const char *name;
+    unsigned where;
+    enum kind kind;
+    size_t offset;
+    double min, max;
+    field_fn *parse;
+    bool required;
+};
+
+static field_fn parse_model, parse_messages, parse_prompt, parse_tokens, parse_seed, parse_n, parse_stop, parse_stop_ids,
+    parse_logit_bias, parse_stream_options, parse_response_format, parse_tools, parse_tool_choice, parse_modalities,
+    parse_template_kwargs, parse_request_id, parse_only_true;
+
+#define GENERATE (IN_CHAT | IN_COMPLETIONS)
+#define RENDER (IN_CHAT | IN_TOKENIZE)
+#define AT(member) offsetof(struct params, member)
+#define INT_MAX_TOKENS 2147483647.0
+
+/* Null counts as absent everywhere. Defaults: set_defaults. */
+static const struct field fields[] = {
+    {"model", GENERATE, CUSTOM, .parse = parse_model, .required = true},
+    {"model", IN_TOKENIZE | IN_DETOKENIZE, CUSTOM, .parse = parse_model},
+    {"messages", IN_CHAT, CUSTOM, .parse = parse_messages, .required = true},
+    {"messages", IN_TOKENIZE, CUSTOM, .parse = parse_messages},
+    {"prompt", IN_COMPLETIONS, CUSTOM, .parse = parse_prompt, .required = true},
+    {"prompt", IN_TOKENIZE, CUSTOM, .parse = parse_prompt},
+    {"tokens", IN_DETOKENIZE, CUSTOM, .parse = parse_tokens, .required = true},
+
+    {"n", GENERATE, CUSTOM, .parse = parse_n},
+    {"max_completion_tokens", IN_CHAT, INTEGER, AT(max_completion_tokens), 1, INT_MAX_TOKENS},
+    {"max_tokens", GENERATE, INTEGER, AT(max_tokens), 1, INT_MAX_TOKENS},
+    {"min_tokens", GENERATE, INTEGER, AT(min_tokens), 0, INT_MAX_TOKENS},
+    {"temperature", GENERATE, NUMBER, AT(temperature), 0, 2},
+    {"top_p", GENERATE, ABOVE, AT(top_p), 0, 1},
+    {"top_k", GENERATE, INTEGER, AT(top_k), -1, INT_MAX_TOKENS},
+    {"min_p", GENERATE, NUMBER, AT(min_p), 0, 1},
+    {"presence_penalty", GENERATE, NUMBER, AT(presence_penalty), -2, 2},
+    {"frequency_penalty", GENERATE, NUMBER, AT(frequency_penalty), -2, 2},
+    {"repetition_penalty", GENERATE, ABOVE, AT(repetition_penalty), 0, 100},
+    {"seed", GENERATE, CUSTOM, .parse = parse_seed},
+    {"stop", GENERATE, CUSTOM, .parse = parse_stop},
+    {"stop_token_ids", GENERATE, CUSTOM, .parse = parse_stop_ids},
+    {"logit_bias", GENERATE, CUSTOM, .parse = parse_logit_bias},
+    {"include_stop_str_in_output", GENERATE, BOOLEAN, AT(include_stop)},
+    {"ignore_eos", GENERATE, BOOLEAN, AT(ignore_eos)},
+    {"skip_special_tokens", GENERATE, BOOLEAN, AT(skip_special_tokens)},
+    {"spaces_between_special_tokens", GENERATE, CUSTOM, .parse = parse_only_true},
+    {"add_special_tokens", GENERATE | IN_TOKENIZE, BOOLEAN, AT(add_special_tokens)},
+    {"add_generation_prompt", RENDER, BOOLEAN, AT(add_generation_prompt)},
+    {"continue_final_message", RENDER, BOOLEAN, AT(continue_final_message)},
+    {"chat_template_kwargs", RENDER, CUSTOM, .parse = parse_template_kwargs},
+
+    {"stream", GENERATE, BOOLEAN, AT(stream)},
+    {"stream_options", GENERATE, CUSTOM, .parse = parse_stream_options},
+    {"logprobs", IN_CHAT, BOOLEAN, AT(logprobs)},
+    {"top_logprobs", IN_CHAT, INTEGER, AT(top_logprobs), 0, ENGINE_MAX_TOP_LOGPROBS},
+    {"logprobs", IN_COMPLETIONS, INTEGER, AT(top_logprobs), 0, ENGINE_MAX_TOP_LOGPROBS},
+    {"echo", IN_COMPLETIONS, BOOLEAN, AT(echo)},
+    {"return_token_strs", IN_TOKENIZE, BOOLEAN, AT(return_token_strs)},
+    {"request_id", GENERATE, CUSTOM, .parse = parse_request_id},
+
+    {"response_format", GENERATE, CUSTOM, .parse = parse_response_format},
+    {"tools", RENDER, CUSTOM, .parse = parse_tools},
+    {"tool_choice", IN_CHAT, CUSTOM, .parse = parse_tool_choice},
+    {"modalities", IN_CHAT, CUSTOM, .parse = parse_modalities},
+
+    {"user", GENERATE, NO_EFFECT},
+    {"metadata", GENERATE, NO_EFFECT},
+    {"service_tier", GENERATE, NO_EFFECT},
+    {"safety_identifier", GENERATE, NO_EFFECT},
+    {"prompt_cache_key", GENERATE, NO_EFFECT},
+    {"parallel_tool_calls", IN_CHAT, NO_EFFECT}, /* there are no tool calls */
+
+    {"store", GENERATE, UNSUPPORTED},
+    {"functions", IN_CHAT, UNSUPPORTED},
+    {"function_call", IN_CHAT, UNSUPPORTED},
+    {"reasoning_effort", IN_CHAT, UNSUPPORTED},
+    {"verbosity", IN_CHAT, UNSUPPORTED},
+    {"prediction", IN_CHAT, UNSUPPORTED},
+    {"audio", IN_CHAT, UNSUPPORTED},
+    {"web_search_options", IN_CHAT, UNSUPPORTED},
+    {"suffix", IN_COMPLETIONS, UNSUPPORTED},
+    {"best_of", IN_COMPLETIONS, UNSUPPORTED},
+    {"chat_template", RENDER, UNSUPPORTED}, /* a client's template never runs */
+    {"documents", RENDER, UNSUPPORTED},
+    {"thinking_token_budget", GENERATE, UNSUPPORTED},
+    {"structured_outputs", GENERATE, UNSUPPORTED},
+    {"guided_json", GENERATE, UNSUPPORTED},
+    {"guided_regex", GENERATE, UNSUPPORTED},
+    {"guided_choice", GENERATE, UNSUPPORTED},
+    {"guided_grammar", GENERATE, UNSUPPORTED},
+    {"grammar", GENERATE, UNSUPPORTED},
+    {"json_schema", GENERATE, UNSUPPORTED},
+    {"regex", GENERATE, UNSUPPORTED},
+    {"ebnf", GENERATE, UNSUPPORTED},
+    {"prompt_logprobs", GENERATE, UNSUPPORTED},
+    {"prompt_embeds", GENERATE, UNSUPPORTED},
+    {"logprob_token_ids", GENERATE, UNSUPPORTED},
+    {"return_token_ids", GENERATE, UNSUPPORTED},
+    {"return_tokens_as_token_ids", GENERATE, UNSUPPORTED},
+    {"allowed_token_ids", GENERATE, UNSUPPORTED},
+    {"bad_words", GENERATE, UNSUPPORTED},
+    {"use_beam_search", GENERATE, UNSUPPORTED},
+    {"length_penalty", GENERATE, UNSUPPORTED},
+    {"truncate_prompt_tokens", GENERATE, UNSUPPORTED},
+    {"priority", GENERATE, UNSUPPORTED},
+    {"cache_salt", GENERATE, UNSUPPORTED},
+    {"typical_p", GENERATE, UNSUPPORTED},
+    {"top_n_sigma", GENERATE, UNSUPPORTED},
+    {"xtc_probability", GENERATE, UNSUPPORTED},
+    {"dry_multiplier", GENERATE, UNSUPPORTED},
+    {"dynatemp_range", GENERATE, UNSUPPORTED},
+    {"mirostat", GENERATE, UNSUPPORTED},
+    {"samplers", GENERATE, UNSUPPORTED},
+    {"repetition_detection", GENERATE, UNSUPPORTED},
+    {"logits_processors", GENERATE, UNSUPPORTED},
+    {"kv_transfer_params", GENERATE, UNSUPPORTED},
+    {"watermark", GENERATE, UNSUPPORTED},
+};
+#define N_FIELDS (sizeof fields / sizeof fields[0])
+
+static void set_defaults(struct params *p, enum params_where where) {
+    *p = (struct params){
+        .n = 1,
+        .temperature = 1,
+        .top_p = 1,
+        .repetition_penalty = 1,
+        .top_logprobs = -1,
+        .skip_special_tokens = true,
+        .add_generation_prompt = true,
+        .add_special_tokens = where != IN_CHAT, /* a chat template writes its own */
+    };
+}
+
+/* ---- errors -------------------------------------------------------------------------------------------------- */
+
+static int bad(struct error *err, const char *param, const char *reason) {
+    return error_set_param(err, ERROR_INVALID, param, "%s %s", param, reason);
+}
+
+static int unsupported(struct error *err, const char *param) {
+    return error_set_param(err, ERROR_UNSUPPORTED, param, "%s is not supported by this server", param);
+}
+
+/* ---- plain kinds --------------------------------------------------------------------------------------------- */
+
+static int bad_range(const struct field *f, struct error *err) {
+    const char *article = f->kind == INTEGER ? "an integer" : "a number";
+    if (f->kind == ABOVE) {
+        return error_set_param(err, ERROR_INVALID, f->name, "%s must be %s above %.10g and at most %.10g", f->name,
+                               article, f->min, f->max);
+    }
+    return error_set_param(err, ERROR_INVALID, f->name, "%s must be %s from %.10g to %.10g", f->name, article, f->min,
+                           f->max);
+}
+
+/* A member's integer from the raw text: cJSON has it as a double. */
+static bool raw_integer(const struct parse *ps, const char *name, const cJSON *value, int64_t *out) {
+    const char *raw;
+    size_t n;
+    return cJSON_IsNumber(value) && json_member(ps->body, ps->len, name, &raw, &n) && json_raw_int(raw, n, out);
+}
+
+static int parse_integer(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
+    int64_t v;
+    if (!raw_integer(ps, f->name, value, &v) || (double)v < f->min || (double)v > f->max) {
+        return bad_range(f, err);
+    }
+    *(int64_t *)(void *)((char *)ps->p + f->offset) = v;
+    return 0;
+}
+
+static int parse_number(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
+    double v = cJSON_IsNumber(value) ? value->valuedouble : NAN;
+    /* the engine computes in float: above the minimum there, too */
+    bool above_min = f->kind == ABOVE ? (float)v > (float)f->min : v >= f->min;
+    if (!above_min || !(v <= f->max)) {
+        return bad_range(f, err);
+    }
+    *(double *)(void *)((char *)ps->p + f->offset) = v;
+    return 0;
+}
+
+static int parse_field(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
+    char *to = (char *)ps->p + f->offset;
+    switch (f->kind) {
+    case INTEGER:
+        return parse_integer(ps, f, value, err);
+    case NUMBER:
+    case ABOVE:
+        return parse_number(ps, f, value, err);
+    case BOOLEAN:
+        if (!cJSON_IsBool(value)) {
+            return bad(err, f->name, "must be true or false");
+        }
+        *(bool *)to = cJSON_IsTrue(value);
+        return 0;
+    case STRING:
+        if (!cJSON_IsString(value)) {
+            return bad(err, f->name, "must be a string");
+        }
+        *(const char **)(void *)to = value->valuestring;
+        return 0;
+    case CUSTOM:
+        return f->parse(ps, f, value, err);
+    case UNSUPPORTED:
+        return cJSON_IsFalse(value) ? 0 : unsupported(err, f->name);
+    case NO_EFFECT:
+        break;
+    }
+    return 0;
+}
+
+/* ---- fields with a shape of their own ------------------------------------------------------------------------ */
+
+static int parse_model(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
+    if (!cJSON_IsString(value)) {
+        return bad(err, f->name, "must be a string");
+    }
+    if (strcmp(value->valuestring, ps->limits->model) != 0) {
+        return error_set_param(err, ERROR_NOT_FOUND, f->name,
+                               "The model does not exist; GET /v1/models names the one that does");
+    }
+    return 0;
+}
+
+static int parse_n(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
+    struct field row = *f;
+    row.kind = INTEGER;
+    row.offset = AT(n);
+    row.min = 1;
+    row.max = (double)ps->limits->max_n;
+    return parse_integer(ps, &row, value, err);
+}
+
+static int parse_seed(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
+    if (!raw_integer(ps, f->name, value, &ps->p->seed)) {
+        return bad(err, f->name, "must be an integer of 64 bits");
+    }
+    ps->p->has_seed = true;
+    return 0;
+}
+
+static int parse_request_id(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
+    if (!cJSON_IsString(value)) {
+        return bad(err, f->name, "must be a string");
+    }
+    size_t n = strlen(value->valuestring);
+    for (size_t i = 0; i < n; i++) {
+        if (value->valuestring[i] <= 0x20 || value->valuestring[i] > 0x7e) {
+            return bad(err, f->name, "must have visible ASCII characters only");
+        }
+    }
+    if (n == 0 || n > 128) {
+        return bad(err, f->name, "must have 1 to 128 characters");
+    }
+    ps->p->request_id = value->valuestring;
+    return 0;
+}
+
+static int parse_only_true(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
+    (void)ps;
+    if (!cJSON_IsBool(value)) {
+        return bad(err, f->name, "must be true or false");
+    }
+    return cJSON_IsTrue(value) ? 0 : unsupported(err, f->name);
+}
+
+static int add_stop(struct params *p, const cJSON *s, struct error *err) {
+    if (!cJSON_IsString(s) || !s->valuestring[0]) {
+        return bad(err, "stop", "must be a string or a list of strings, none of them empty");
+    }
+    size_t len = strlen(s->valuestring);
+    if (len > ENGINE_MAX_STOP_LEN) {
+        return error_set_param(err, ERROR_INVALID, "stop", "stop must have strings of at most %d bytes",
+                               ENGINE_MAX_STOP_LEN);
+    }
+    if (p->n_stop == ENGINE_MAX_STOP) {
+        return error_set_param(err, ERROR_INVALID, "stop", "stop must have at most %d strings", ENGINE_MAX_STOP);
+    }
+    p->stop[p->n_stop++] = (struct meta_stop){s->valuestring, len};
+    return 0;
+}
+
+static int parse_stop(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
+    (void)f;
+    if (!cJSON_IsArray(value)) {
+        return add_stop(ps->p, value, err);
+    }
+    const cJSON *s;
+    cJSON_ArrayForEach(s, value) {
+        if (add_stop(ps->p, s, err)) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* A token id from a number in an array. */
+static bool token_id(const cJSON *v, size_t vocab_size, int32_t *out) {
+    if (!cJSON_IsNumber(v) || v->valuedouble != floor(v->valuedouble) || v->valuedouble < 0 ||
+        v->valuedouble >= (double)vocab_size) {
+        return false;
+    }
+    *out = (int32_t)v->valuedouble;
+    return true;
+}
+
+/* An array of ids. *ids is owned by the caller, NULL when there are none. */
+static int id_array(const struct parse *ps, const char *name, const cJSON *array, int32_t **ids, size_t *n,
+                    struct error *err) {
+    size_t count = 0;
+    const cJSON *v;
+    cJSON_ArrayForEach(v, array) {
+        count++;
+    }
+    int32_t *out = count ? malloc(count * sizeof *out) : NULL;
+    if (count && !out) {
+        return error_memory(err);
+    }
+    size_t i = 0;
+    cJSON_ArrayForEach(v, array) {
+        if (!token_id(v, ps->limits->vocab_size, &out[i++])) {
+            free(out);
+            return error_set_param(err, ERROR_INVALID, name, "%s must have token ids from 0 to %zu only", name,
+                                   ps->limits->vocab_size - 1);
+        }
+    }
+    *ids = out;
+    *n = count;
+    return 0;
+}
+
+static int parse_stop_ids(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
+    int32_t *ids = NULL;
+    size_t n = 0;
+    if (!cJSON_IsArray(value)) {
+        return bad(err, f->name, "must be a list of token ids");
+    }
+    if (id_array(ps, f->name, value, &ids, &n, err)) {
+        return -1;
+    }
+    if (n > ENGINE_MAX_STOP_IDS) {
+        free(ids);
+        return error_set_param(err, ERROR_INVALID, f->name, "%s must have at most %d ids", f->name, ENGINE_MAX_STOP_IDS);
+    }
+    if (n) {
+        memcpy(ps->p->stop_ids, ids, n * sizeof *ids);
+    }
+    ps->p->n_stop_ids = n;
+    free(ids);
+    return 0;
+}
+
+static int parse_tokens(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
+    if (!cJSON_IsArray(value)) {
+        return bad(err, f->name, "must be a list of token ids");
+    }
+    return id_array(ps, f->name, value, &ps->p->tokens, &ps->p->n_tokens, err);
+}
+
+static int bias_entry(const struct parse *ps, const cJSON *v, struct logit_bias *out, struct error *err) {
+    int64_t id;
+    if (!json_raw_int(v->string, strlen(v->string), &id) || id < 0 || (uint64_t)id >= ps->limits->vocab_size) {
+        return error_set_param(err, ERROR_INVALID, "logit_bias", "logit_bias must have token ids from 0 to %zu as names",
+                               ps->limits->vocab_size - 1);
+    }
+    if (!cJSON_IsNumber(v) || !(v->valuedouble >= -100 && v->valuedouble <= 100)) {
+        return bad(err, "logit_bias", "must have numbers from -100 to 100 as values");
+    }
+    *out = (struct logit_bias){(int32_t)id, (float)v->valuedouble};
+    return 0;
+}
+
+static int parse_logit_bias(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
+    size_t n = cJSON_IsObject(value) ? (size_t)cJSON_GetArraySize(value) : 0;
+    if (!cJSON_IsObject(value)) {
+        return bad(err, f->name, "must be an object");
+    }
+    if (n > ENGINE_MAX_LOGIT_BIAS) {
+        return error_set_param(err, ERROR_INVALID, f->name, "logit_bias must have at most %d tokens",
+                               ENGINE_MAX_LOGIT_BIAS);
+    }
+    if (n == 0) {
+        return 0;
+    }
+    ps->p->logit_bias = calloc(n, sizeof *ps->p->logit_bias);
+    if (!ps->p->logit_bias) {
+        return error_memory(err);
+    }
+    const cJSON *v;
+    cJSON_ArrayForEach(v, value) {
+        if (bias_entry(ps, v, &ps->p->logit_bias[ps->p->n_logit_bias], err)) {
+            return -1;
+        }
+        ps->p->n_logit_bias++;
+    }
+    return 0;
+}
+
+/* ---- objects with options of their own ----------------------------------------------------------------------- */
+
+static int unknown_field(const struct parse *ps, const char *in, struct error *err) {
+    return ps->limits->strict ? error_set_param(err, ERROR_INVALID, in, "%s has a field that this server does not know", in)
+                              : 0;
+}
+
+static int parse_stream_options(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
+    if (!cJSON_IsObject(value)) {
+        return bad(err, f->name, "must be an object");
+    }
+    const cJSON *v;
+    cJSON_ArrayForEach(v, value) {
+        if (strcmp(v->string, "include_usage") == 0) {
+            if (!cJSON_IsBool(v) && !cJSON_IsNull(v)) {
+                return bad(err, "stream_options.include_usage", "must be true or false");
+            }
+            ps->p->include_usage = cJSON_IsTrue(v);
+        } else if (strcmp(v->string, "continuous_usage_stats") == 0) {
+            if (!cJSON_IsFalse(v) && !cJSON_IsNull(v)) {
+                return unsupported(err, "stream_options.continuous_usage_stats");
+            }
+        } else if (strcmp(v->string, "include_obfuscation") == 0) {
+            if (cJSON_IsTrue(v)) {
+                return unsupported(err, "stream_options.include_obfuscation");
+            }
+        } else if (unknown_field(ps, f->name, err)) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static int parse_response_format(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
+    (void)ps;
+    const cJSON *type = cJSON_IsObject(value) ? cJSON_GetObjectItemCaseSensitive(value, "type") : NULL;
+    if (!cJSON_IsObject(value)) {
+        return bad(err, f->name, "must be an object");
+    }
+    if (!cJSON_IsString(type)) {
+        return bad(err, "response_format.type", "must be a string");
+    }
+    if (strcmp(type->valuestring, "text") == 0) {
+        return 0;
+    }
+    if (strcmp(type->valuestring, "json_object") == 0 || strcmp(type->valuestring, "json_schema") == 0) {
+        return error_set_param(err, ERROR_UNSUPPORTED, "response_format.type",
+                               "response_format.type must be text: structured output is not supported by this server");
+    }
+    return bad(err, "response_format.type", "must be text, json_object or json_schema");
+}
+
+static int parse_tools(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
+    (void)ps;
+    if (!cJSON_IsArray(value) || cJSON_GetArraySize(value) == 0) {
+        return bad(err, f->name, "must be a list that is not empty");
+    }
+    return unsupported(err, f->name);
+}
+
+/* Without tools, "none" and "auto" both mean what happens anyway. */
+static int parse_tool_choice(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
+    (void)ps;
+    if (cJSON_IsString(value)) {
+        const char *s = value->valuestring;
+        if (strcmp(s, "none") == 0 || strcmp(s, "auto") == 0) {
+            return 0;
+        }
+        return strcmp(s, "required") == 0 ? unsupported(err, f->name)
+                                          : bad(err, f->name, "must be none, auto, required or a function");
+    }
+    return cJSON_IsObject(value) ? unsupported(err, f->name) : bad(err, f->name, "must be a string or an object");
+}
+
+static int parse_modalities(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
+    (void)ps;
+    if (!cJSON_IsArray(value)) {
+        return bad(err, f->name, "must be a list");
+    }
+    const cJSON *v;
+    cJSON_ArrayForEach(v, value) {
+        if (!cJSON_IsString(v) || strcmp(v->valuestring, "text") != 0) {
+            return unsupported(err, f->name);
+        }
+    }
+    return 0;
+}
+
+/* Only switches that templates are written for: nothing that changes what the template does with untrusted text. */
+static int parse_template_kwargs(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
+    static const char *const allowed[] = {"enable_thinking", "thinking", "preserve_thinking", "reasoning_effort"};
+    if (!cJSON_IsObject(value)) {
+        return bad(err, f->name, "must be an object");
+    }
+    const cJSON *v;
+    cJSON_ArrayForEach(v, value) {
+        bool known = false;
+        for (size_t i = 0; i < sizeof allowed / sizeof allowed[0]; i++) {
+            known = known || strcmp(v->string, allowed[i]) == 0;
+        }
+        if (!known || cJSON_IsArray(v) || cJSON_IsObject(v)) {
+            return error_set_param(err, ERROR_UNSUPPORTED, f->name,
+                                   "chat_template_kwargs may have enable_thinking, thinking, preserve_thinking and "
+                                   "reasoning_effort only, with plain values");
+        }
+    }
+    if (!json_member(ps->body, ps->len, f->name, &ps->p->template_kwargs, &ps->p->template_kwargs_len)) {
+        return bad(err, f->name, "must be an object");
+    }
+    return 0;
+}
+
+/* ---- prompts and messages ------------------------------------------------------------------------------------ */
+
+static int add_prompt(struct parse *ps, const cJSON *value, struct prompt_input *out, struct error *err) {
+    if (cJSON_IsString(value)) {
+        out->text = value->valuestring;
+        out->text_len = strlen(value->valuestring);
+        return 0;
+    }
+    return id_array(ps, "prompt", value, &out->ids, &out->n_ids, err);
+}
+
+/* A string, strings, ids, or lists of ids. */
+static int parse_prompt(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
+    static const char shape[] = "must be a string, a list of strings, a list of token ids or a list of such lists";
+    const cJSON *first = cJSON_IsArray(value) ? value->child : NULL;
+    bool many = cJSON_IsString(first) || cJSON_IsArray(first);
+    if (!cJSON_IsString(value) && !(cJSON_IsArray(value) && first && (many || cJSON_IsNumber(first)))) {
+        return bad(err, f->name, cJSON_IsArray(value) && !first ? "must not be empty" : shape);
+    }
+    size_t n = many ? (size_t)cJSON_GetArraySize(value) : 1;
+    if (n > PARAMS_MAX_PROMPTS) {
+        return error_set_param(err, ERROR_INVALID, f->name, "prompt must have at most %d prompts", PARAMS_MAX_PROMPTS);
+    }
+    ps->p->prompts = calloc(n, sizeof *ps->p->prompts);
+    if (!ps->p->prompts) {
+        return error_memory(err);
+    }
+    ps->p->n_prompts = n;
+    if (!many) {
+        return add_prompt(ps, value, &ps->p->prompts[0], err);
+    }
+    size_t i = 0;
+    const cJSON *v;
+    cJSON_ArrayForEach(v, value) {
+        if (cJSON_IsString(v) != cJSON_IsString(first) || cJSON_IsArray(v) != cJSON_IsArray(first)) {
+            return bad(err, f->name, shape);
+        }
+        if (add_prompt(ps, v, &ps->p->prompts[i++], err)) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static int check_content_part(const cJSON *part, size_t message, size_t index, struct error *err) {
+    char param[64];
+    const cJSON *type = cJSON_IsObject(part) ? cJSON_GetObjectItemCaseSensitive(part, "type") : NULL;
+    snprintf(param, sizeof param, "messages[%zu].content[%zu].type", message, index);
+    if (!cJSON_IsString(type)) {
+        return bad(err, param, "must be a string");
+    }
+    if (strcmp(type->valuestring, "text") != 0) {
+        return error_set_param(err, ERROR_UNSUPPORTED, param, "%s must be text: media are not supported by this server",
+                               param);
+    }
+    snprintf(param, sizeof param, "messages[%zu].content[%zu].text", message, index);
+    return cJSON_IsString(cJSON_GetObjectItemCaseSensitive(part, "text")) ? 0 : bad(err, param, "must be a string");
+}
+
+static int check_content(const cJSON *content, size_t message, bool may_lack, struct error *err) {
+    char param[64];
+    snprintf(param, sizeof param, "messages[%zu].content", message);
+    if (cJSON_IsString(content) || (may_lack && (!content || cJSON_IsNull(content)))) {
+        return 0;
+    }
+    if (!cJSON_IsArray(content)) {
+        return bad(err, param, "must be a string or a list of text parts");
+    }
+    size_t i = 0;
+    const cJSON *part;
+    cJSON_ArrayForEach(part, content) {
+        if (check_content_part(part, message, i++, err)) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static int check_message(const cJSON *message, size_t index, struct error *err) {
+    static const char *const roles[] = {"system", "developer", "user", "assistant", "tool"};
+    char param[64];
+    if (!cJSON_IsObject(message)) {
+        snprintf(param, sizeof param, "messages[%zu]", index);
+        return bad(err, param, "must be an object");
+    }
+    snprintf(param, sizeof param, "messages[%zu].role", index);
+    const cJSON *role = cJSON_GetObjectItemCaseSensitive(message, "role");
+    bool known = false;
+    for (size_t i = 0; cJSON_IsString(role) && i < sizeof roles / sizeof roles[0]; i++) {
+        known = known || strcmp(role->valuestring, roles[i]) == 0;
+    }
+    if (!known) {
+        return bad(err, param, "must be system, developer, user, assistant or tool");
+    }
+    const cJSON *calls = cJSON_GetObjectItemCaseSensitive(message, "tool_calls");
+    if (calls && !cJSON_IsNull(calls) && !cJSON_IsArray(calls)) {
+        snprintf(param, sizeof param, "messages[%zu].tool_calls", index);
+        return bad(err, param, "must be a list");
+    }
+    bool may_lack = cJSON_IsArray(calls) && strcmp(role->valuestring, "assistant") == 0;
+    return check_content(cJSON_GetObjectItemCaseSensitive(message, "content"), index, may_lack, err);
+}
+
+static int parse_messages(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
+    if (!cJSON_IsArray(value) || !value->child) {
+        return bad(err, f->name, "must be a list that is not empty");
+    }
+    size_t i = 0;
+    const cJSON *message;
+    cJSON_ArrayForEach(message, value) {
+        if (check_message(message, i++, err)) {
+            return -1;
+        }
+    }
+    return json_member(ps->body, ps->len, f->name, &ps->p->messages, &ps->p->messages_len)
+               ? 0
+               : error_set(err, ERROR_INTERNAL, "The messages could not be read");
+}
+
+/* ---- the whole body ------------------------------------------------------------------------------------------ */
+
+/* Rules between fields. */
+static int check_together(const struct parse *ps, struct error *err) {
+    const struct params *p = ps->p;
+    int64_t max = p->max_completion_tokens ? p->max_completion_tokens : p->max_tokens;
+    if (cJSON_IsObject(cJSON_GetObjectItemCaseSensitive(p->tree, "stream_options")) && !p->stream) {
+        return bad(err, "stream_options", "is allowed only with stream true");
+    }
+    if (ps->where == IN_CHAT && p->top_logprobs > 0 && !p->logprobs) {
+        return bad(err, "top_logprobs", "is allowed only with logprobs true");
+    }
+    if (p->add_generation_prompt && p->continue_final_message) {
+        /* the default gives way; asking for both does not */
+        if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(p->tree, "add_generation_prompt"))) {
+            return bad(err, "continue_final_message", "cannot be true together with add_generation_prompt");
+        }
+        ps->p->add_generation_prompt = false;
+    }
+    if (max && p->min_tokens > max) {
+        return bad(err, "min_tokens", "must not be larger than max_tokens");
+    }
+    if (p->echo && p->top_logprobs >= 0) {
+        return error_set_param(err, ERROR_UNSUPPORTED, "echo",
+                               "echo together with logprobs is not supported by this server");
+    }
+    if (ps->where == IN_TOKENIZE && (p->messages != NULL) == (p->prompts != NULL)) {
+        return error_set_param(err, ERROR_INVALID, "prompt", "One of prompt and messages must be given");
+    }
+    if (ps->where == IN_TOKENIZE && p->prompts && (p->n_prompts != 1 || !p->prompts[0].text)) {
+        return bad(err, "prompt", "must be a string");
+    }
+    return 0;
+}
+
+static int check_unknown(const struct parse *ps, const cJSON *tree, struct error *err) {
+    const cJSON *v;
+    cJSON_ArrayForEach(v, tree) {
+        bool known = false;
+        for (size_t i = 0; i < N_FIELDS && !known; i++) {
+            known = (fields[i].where & ps->where) && strcmp(fields[i].name, v->string) == 0;
+        }
+        if (known) {
+            continue;
+        }
+        error_set(err, ERROR_INVALID, "The request has a field that this server does not know");
+        /* the name may stand in `param` when it is a name, and not a message to somebody's terminal */
+        size_t n = strlen(v->string);
+        if (n < sizeof err->param && strspn(v->string, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") == n) {
+            memcpy(err->param, v->string, n + 1);
+        }
+        return -1;
+    }
+    return 0;
+}
+
+static int parse_tree(struct parse *ps, struct error *err) {
+    const cJSON *tree = ps->p->tree;
+    if (!cJSON_IsObject(tree)) {
+        return error_set(err, ERROR_INVALID, "The body must be a JSON object");
+    }
+    for (size_t i = 0; i < N_FIELDS; i++) {
+        const struct field *f = &fields[i];
+        if (!(f->where & ps->where)) {
+            continue;
+        }
+        const cJSON *value = cJSON_GetObjectItemCaseSensitive(tree, f->name);
+        if (!value || cJSON_IsNull(value)) {
+            if (f->required) {
+                return bad(err, f->name, "is required");
+            }
+        } else if (parse_field(ps, f, value, err)) {
+            return -1;
+        }
+    }
+    return ps->limits->strict && check_unknown(ps, tree, err) ? -1 : check_together(ps, err);
+}
+
+int params_parse(const char *body, size_t len, enum params_where where, const struct params_limits *limits,
+                 struct params *out, struct error *err) {
+    struct params p;
+    struct parse ps = {body, len, where, limits, &p};
+    set_defaults(&p, where);
+    if (json_parse(body, len, NULL, &p.tree, err) || parse_tree(&ps, err)) {
+        params_free(&p);
+        return -1;
+    }
+    *out = p;
+    return 0;
+}
+
+void params_free(struct params *p) {
+    if (!p) {
+        return;
+    }
+    for (size_t i = 0; i < p->n_prompts; i++) {
+        free(p->prompts[i].ids);
+    }
+    free(p->prompts);
+    free(p->tokens);
+    free(p->logit_bias);
+    cJSON_Delete(p->tree);
+    *p = (struct params){0};
+}
+
+void params_sampling(const struct params *p, enum params_where where, struct sampling *out) {
+    engine_sampling_default(out);
+    out->temperature = (float)p->temperature;
+    out->top_p = (float)p->top_p;
+    out->top_k = (int32_t)p->top_k;
+    out->min_p = (float)p->min_p;
+    out->presence_penalty = (float)p->presence_penalty;
+    out->frequency_penalty = (float)p->frequency_penalty;
+    out->repetition_penalty = (float)p->repetition_penalty;
+    out->has_seed = p->has_seed;
+    out->seed = (uint64_t)p->seed;
+    out->logit_bias = p->logit_bias;
+    out->n_logit_bias = p->n_logit_bias;
+    out->n_logprobs = (int32_t)p->top_logprobs;
+    if (where == IN_CHAT) {
+        out->n_logprobs = p->logprobs ? (int32_t)(p->top_logprobs < 0 ? 0 : p->top_logprobs) : -1;
+    }
+}

@@ -1,0 +1,88 @@
+/*
+ * The fields of a request body. One table (params.c) says of each: name, where it is allowed, type, range, default.
+ * No value gets past it unchecked, and a feature that cannot be honoured is refused by name, never ignored.
+ */
+#ifndef INFERD_PARAMS_H
+#define INFERD_PARAMS_H
+
+#include <inferd/engine.h>
+#include <inferd/error.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct cJSON;
+
+enum params_where { IN_CHAT = 1, IN_COMPLETIONS = 2, IN_TOKENIZE = 4, IN_DETOKENIZE = 8 };
+
+#define PARAMS_MAX_PROMPTS 256
+
+/* What the table's ranges need to know of this server. */
+struct params_limits {
+    const char *model; /* the served name */
+    size_t vocab_size;
+    size_t max_n;
+    bool strict; /* unknown fields are an error */
+};
+
+/* One prompt of a completions request: text, or ids. */
+struct prompt_input {
+    const char *text; /* borrowed from the tree; NULL = ids */
+    size_t text_len;
+    int32_t *ids; /* [n_ids], owned */
+    size_t n_ids;
+};
+
+struct params {
+    struct cJSON *tree; /* owned; strings below are borrowed from it */
+
+    /* what to continue */
+    const char *messages; /* raw JSON array, borrowed from the body; NULL if absent */
+    size_t messages_len;
+    const char *template_kwargs; /* raw JSON object, borrowed from the body; NULL if absent */
+    size_t template_kwargs_len;
+    struct prompt_input *prompts; /* [n_prompts], owned */
+    size_t n_prompts;
+    int32_t *tokens; /* [n_tokens], owned (detokenize) */
+    size_t n_tokens;
+    bool add_generation_prompt, continue_final_message;
+    bool add_special_tokens;
+
+    /* how */
+    int64_t n;
+    int64_t max_tokens, max_completion_tokens; /* 0 = not given */
+    int64_t min_tokens;
+    double temperature, top_p, min_p, presence_penalty, frequency_penalty, repetition_penalty;
+    int64_t top_k;
+    int64_t seed;
+    bool has_seed;
+    struct meta_stop stop[ENGINE_MAX_STOP];
+    size_t n_stop;
+    int32_t stop_ids[ENGINE_MAX_STOP_IDS];
+    size_t n_stop_ids;
+    struct logit_bias *logit_bias; /* [n_logit_bias], owned */
+    size_t n_logit_bias;
+    bool include_stop, ignore_eos;
+
+    /* what to send */
+    bool stream, include_usage, echo;
+    bool skip_special_tokens;
+    bool logprobs;        /* chat's switch */
+    int64_t top_logprobs; /* chat's count, completions' logprobs; -1 = not given */
+    bool return_token_strs;
+    const char *request_id; /* borrowed; NULL if absent */
+};
+
+/*
+ * Parse and check a body (JSON included). The body must live as long as *out. ERROR_INVALID and ERROR_UNSUPPORTED
+ * with err->param, ERROR_NOT_FOUND for a model that is not served. No message quotes what the client sent.
+ * Any thread. *out is untouched on failure.
+ */
+int params_parse(const char *body, size_t len, enum params_where where, const struct params_limits *limits,
+                 struct params *out, struct error *err);
+void params_free(struct params *p); /* frees and zeroes; NULL and a zeroed one are fine */
+
+/* The sampler's part; logit_bias is borrowed. n_logprobs from top_logprobs and logprobs. */
+void params_sampling(const struct params *p, enum params_where where, struct sampling *out);
+
+#endif

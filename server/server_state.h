@@ -1,0 +1,65 @@
+/* The server's own state, shared by the files of this folder. All of it belongs to the loop thread. */
+#ifndef INFERD_SERVER_STATE_H
+#define INFERD_SERVER_STATE_H
+
+#include "auth.h"
+#include "metrics.h"
+
+#include <inferd/engine.h>
+#include <inferd/list.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct choice;
+struct config;
+struct exchange;
+struct http;
+struct loop;
+struct loop_timer;
+
+enum server_phase { SERVER_LOADING, SERVER_READY, SERVER_DRAINING };
+
+/* Live choices by engine id: id = serial << 20 | slot, so a late event of a dead one finds nobody. */
+struct choice_table {
+    struct choice **slots; /* [cap], NULL = free */
+    size_t cap;
+    size_t next; /* where to look for a free one */
+    uint64_t serial;
+};
+
+struct server {
+    const struct config *config;
+    struct loop *loop;
+    struct http *http;
+    struct auth auth;
+    struct metrics metrics;
+    enum server_phase phase;
+
+    struct engine *engine; /* NULL while loading */
+    struct engine_info info;
+    const struct text *text;
+    char *model;          /* the name clients use; known before the engine is */
+    char fingerprint[24]; /* system_fingerprint: changes with whatever may change an answer */
+    int64_t started_at;   /* Unix time */
+
+    struct list requests; /* struct request, every live one */
+    struct choice_table choices;
+    size_t n_running_choices;  /* in the engine */
+    uint64_t engine_busy_since; /* clock_now_ns when n_running_choices last left 0 */
+    struct loop_timer *tick;   /* once a second while there are requests */
+    bool tick_on;
+
+    struct loop_timer *drain_timer;
+    bool drain_expired; /* running requests were told to end */
+    bool stopping;
+    struct error load_error;
+    bool load_failed;
+};
+
+/* Why new work is refused now, NULL if it is not: a word for probes. */
+const char *server_refusal(const struct server *s);
+
+/* A request ended: the drain may be over. */
+void server_request_ended(struct server *s);
+
+#endif
