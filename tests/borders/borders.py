@@ -150,10 +150,14 @@ def violations(root):
 
 def stray(root):
     """Names at the top that have no place there (tracked ones, where git can tell)."""
-    listed = subprocess.run(["git", "-C", root, "ls-files"], capture_output=True, text=True, check=False)
-    inside = subprocess.run(["git", "-C", root, "rev-parse", "--show-toplevel"], capture_output=True, text=True, check=False)
-    if listed.returncode == 0 and os.path.realpath(inside.stdout.strip()) == os.path.realpath(root):
-        names = {line.split("/")[0] for line in listed.stdout.splitlines()}
+    try:
+        git = ["git", "-C", root]
+        top = subprocess.run([*git, "rev-parse", "--show-toplevel"], capture_output=True, text=True, check=True).stdout.strip()
+        listed = subprocess.run([*git, "ls-files"], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        top = listed = ""
+    if top and os.path.realpath(top) == os.path.realpath(root):
+        names = {line.split("/")[0] for line in listed.splitlines()}
     else:
         names = {n for n in os.listdir(root) if not re.fullmatch(r"build|build-.*|\.git", n)}
     return sorted(names - TOP_LEVEL)
