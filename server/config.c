@@ -37,11 +37,11 @@ static const struct setting rows[] = {
     {AT(memory_utilization), SETTING_NUMBER, .initial = "0.9", .min = 0.01, .max = 1, .group = "Machine",
      .flags = SETTING_ENGINE, .help = "share of the device's memory that may be used"},
 
-    {AT(kv_dtype), SETTING_CHOICE, .initial = "f16", .choices = "f16 bf16", .alias = "kv", .group = "Memory of tokens",
-     .flags = SETTING_ENGINE, .help = "number format of keys and values"},
-    {AT(kv_block_size), SETTING_INT, .initial = "16", .min = 8, .max = 256, .group = "Memory of tokens",
+    {AT(kv_dtype), SETTING_CHOICE, .initial = "f16", .choices = "f16 bf16", .alias = "kv", .group = "KV memory",
+     .flags = SETTING_ENGINE, .help = "number format of the keys and values kept for each token"},
+    {AT(kv_block_size), SETTING_INT, .initial = "16", .min = 8, .max = 256, .group = "KV memory",
      .flags = SETTING_ENGINE, .help = "tokens in one block, a power of two"},
-    {AT(kv_tokens), SETTING_INT, .initial = "0", .min = 0, .max = BIG, .group = "Memory of tokens",
+    {AT(kv_tokens), SETTING_INT, .initial = "0", .min = 0, .max = BIG, .group = "KV memory",
      .flags = SETTING_ENGINE,
      .help = "tokens held for all requests together; 0: as many as memory_utilization allows and the limits below need"},
 
@@ -214,7 +214,7 @@ void config_print(const struct config *c, struct buf *out) {
             buf_free(&wrapped);
         }
         bool hidden = (s->flags & SETTING_SECRET) && !setting_is_default(s, c);
-        buf_printf(out, "\n%s%s =", setting_is_default(s, c) || hidden ? "# " : "", s->name);
+        buf_printf(out, "\n%s%s =", setting_is_default(s, c) || hidden ? "#" : "", s->name);
         struct buf value = BUF_INIT;
         setting_print(s, c, &value);
         if (value.len > 0) {

@@ -3,6 +3,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,13 +25,17 @@ static bool host_is_address(const char *host) {
            inet_pton(AF_INET6, host, address) == 1;
 }
 
+static bool may(const char *path, int mode) {
+    return faccessat(AT_FDCWD, path, mode, AT_EACCESS) == 0;
+}
+
 /*
  * Can we read it? If not, the sentence names the first part of the path that is in the way, since "permission denied"
  * on a long path says little.
  */
 static int check_readable(const char *path, const char *setting, struct error *err) {
     struct stat st;
-    if (stat(path, &st) == 0 && access(path, S_ISDIR(st.st_mode) ? R_OK | X_OK : R_OK) == 0) {
+    if (stat(path, &st) == 0 && may(path, S_ISDIR(st.st_mode) ? R_OK | X_OK : R_OK)) {
         return 0;
     }
     char part[4096];
@@ -44,7 +49,7 @@ static int check_readable(const char *path, const char *setting, struct error *e
             return error_set_param(err, ERROR_MODEL, setting, "%s: %.300s: %s", setting, part, strerror(errno));
         }
         int mode = S_ISDIR(st.st_mode) ? X_OK | (last ? R_OK : 0) : R_OK;
-        if (access(part, mode) != 0) {
+        if (!may(part, mode)) {
             return error_set_param(err, ERROR_MODEL, setting,
                                    "%s: %.300s: %s (it belongs to user %u, mode %04o; inferd runs as user %u)", setting,
                                    part, strerror(errno), (unsigned)st.st_uid, (unsigned)st.st_mode & 07777,

@@ -57,13 +57,20 @@ struct chat {
     struct chat_history history;
     uint64_t next_id;
     bool terminal; /* a person sits there: prompts, notices and speed are shown */
+    bool dim;      /* and the terminal knows colours */
 };
 
 static void notice(const struct chat *c, const char *text) {
     if (c->terminal) {
         fflush(stdout);
-        fprintf(stderr, "\033[2m%s\033[0m\n", text);
+        fprintf(stderr, c->dim ? "\033[2m%s\033[0m\n" : "%s\n", text);
     }
+}
+
+/* https://no-color.org, and TERM=dumb */
+static bool colours(void) {
+    const char *no_color = getenv("NO_COLOR"), *term = getenv("TERM");
+    return !(no_color && no_color[0]) && term && strcmp(term, "dumb") != 0;
 }
 
 /* --- one answer ---------------------------------------------------------------------------------------------- */
@@ -276,7 +283,7 @@ static int converse(struct chat *c, struct line_editor *editor, struct error *er
             break;
         }
         if (got == LINE_INTERRUPTED) {
-            if (warned || !c->terminal) {
+            if (warned) {
                 break;
             }
             putchar('\n');
@@ -300,6 +307,15 @@ static int converse(struct chat *c, struct line_editor *editor, struct error *er
         putchar('\n');
     }
     return 0;
+}
+
+/* In a pipe Ctrl-C ends the program, as everywhere. */
+static void catch_sigint(const struct chat *c) {
+    struct sigaction action = {.sa_handler = on_sigint}; /* no SA_RESTART: reading a line must end */
+    sigemptyset(&action.sa_mask);
+    if (c->terminal) {
+        sigaction(SIGINT, &action, NULL);
+    }
 }
 
 static void greet(const struct chat *c) {
@@ -330,7 +346,7 @@ static int open_engine(struct chat *c, const struct config *config, struct error
 
 static int chat(const struct command_line *line, const struct chat_options *o, const struct config *config,
                 struct error *err) {
-    struct chat c = {.options = o, .terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO)};
+    struct chat c = {.options = o, .terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO), .dim = colours()};
     struct line_editor *editor = NULL;
     if (cmd_need_model(line, config, err) != 0) {
         return -1;
@@ -349,9 +365,7 @@ static int chat(const struct command_line *line, const struct chat_options *o, c
         r = editor ? 0 : error_memory(err);
     }
     if (r == 0) {
-        struct sigaction action = {.sa_handler = on_sigint}; /* no SA_RESTART: reading a line must end */
-        sigemptyset(&action.sa_mask);
-        sigaction(SIGINT, &action, NULL);
+        catch_sigint(&c);
         greet(&c);
         r = converse(&c, editor, err);
     }

@@ -38,9 +38,10 @@ static int print_help(const struct command_line *line) {
     if (help->examples) {
         buf_printf(&b, "\nExamples:\n%s", help->examples);
     }
-    settings_help(line->own, 0, &b);
-    settings_help(config_settings(), line->config_only, &b);
-    if (line->config_only == 0) {
+    bool all = line->config_only == 0;
+    settings_help(all ? config_settings() : line->own, 0, &b);
+    settings_help(all ? line->own : config_settings(), line->config_only, &b);
+    if (all) {
         buf_puts(&b, "\nSettings can also come from the environment: --max-waiting is INFERD_MAX_WAITING.\n");
     }
     if (!b.failed) {

@@ -56,6 +56,7 @@ LIBRARIES = [
     (r"utf8proc\.h", ["engine/text/", "server/version.c"]),
     (r"ini\.h", ["server/"]),
     (r"gnutls/.*", ["server/"]),
+    (r"(histedit|editline/.*)\.h", ["server/cmd/line_editor.c"]),
 ]
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
