@@ -233,6 +233,9 @@ static int refuse(const struct setting *s, const char *shown, const char *text, 
         for (; text[n] && n < sizeof quoted - 4; n++) {
             quoted[n] = (unsigned char)text[n] < ' ' || text[n] == 0x7f ? '?' : text[n];
         }
+        while (text[n] && n > 0 && (text[n] & 0xc0) == 0x80) { /* no half characters */
+            n--;
+        }
         snprintf(quoted + n, sizeof quoted - n, "%s", text[n] ? "..." : "");
         buf_printf(&range, ", not \"%s\"", quoted);
     }
