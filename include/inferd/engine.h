@@ -121,7 +121,8 @@ struct engine_event {
     uint64_t id;
     enum engine_event_kind kind;
     /* TOKEN: one generated token. `text` is what may be shown now: whole characters, nothing that may still
-     * become a stop string; may be empty. DONE: text is what was held back (no stop string: cut there). */
+     * become a stop string; may be empty. DONE: text is what was held back (no stop string: cut there).
+     * The token of an end id or stop id is counted in completion_tokens but has no TOKEN event, unless include_stop. */
     int32_t token;    /* -1 when the event has no token */
     float logprob;    /* of `token`, natural log, from the unmodified logits after softmax */
     uint16_t n_top;

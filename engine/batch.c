@@ -1,0 +1,26 @@
+#include "batch.h"
+
+#include <string.h>
+
+void batch_fill(struct decoder_batch *b, struct sequence *const *sequences, size_t n, size_t block_size) {
+    size_t row = 0;
+    b->n_sequences = n;
+    b->n_logits = 0;
+    b->cu_seqlens[0] = 0;
+    for (size_t i = 0; i < n; i++) {
+        const struct sequence *s = sequences[i];
+        size_t end = s->n_computed + s->n_scheduled;
+        for (size_t position = s->n_computed; position < end; position++, row++) {
+            b->token_ids[row] = s->tokens[position];
+            b->positions[row] = (int32_t)position;
+            b->slot_mapping[row] = (int32_t)((size_t)s->blocks[position / block_size] * block_size + position % block_size);
+        }
+        memcpy(b->block_tables + i * b->max_blocks, s->blocks, s->n_blocks * sizeof *s->blocks);
+        b->cu_seqlens[i + 1] = (int32_t)row;
+        b->context_lens[i] = (int32_t)end;
+        if (end == s->n_tokens) {
+            b->logit_rows[b->n_logits++] = (int32_t)row - 1;
+        }
+    }
+    b->rows = row;
+}

@@ -1,0 +1,547 @@
+/*
+ * The engine thread: requests in by the mailbox, events out by the ring, between them one loop of
+ *
+ *     collect, step = schedule, run, sample, deliver
+ *
+ * It opens the model itself (a device belongs to the thread that opened it), owns every sequence, the scheduler and
+ * the KV bookkeeping, and frees only between steps. Once open, a step allocates nothing.
+ */
+#include "batch.h"
+#include "event_ring.h"
+#include "kv_cache.h"
+#include "mailbox.h"
+#include "runner.h"
+#include "sampler.h"
+#include "scheduler.h"
+
+#include <inferd/clock.h>
+
+#include <assert.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+_Static_assert(ENGINE_EVENT_TEXT >= DETOKENIZER_MAX_OUT + ENGINE_MAX_STOP_LEN, "an event must hold what one token can release");
+
+#define EVENT_RING_CAPACITY 1024
+
+/* Written by the engine thread, read by any. */
+struct counters {
+    atomic_uint_fast64_t running, kv_blocks_used;
+    atomic_uint_fast64_t prompt_tokens, generation_tokens, cached_tokens, steps, preemptions, nonfinite_logits, last_step_ns;
+};
+
+struct engine {
+    /* Fixed after open, read by any thread. */
+    struct text *text;
+    char model_name[128];
+    struct sequence_limits limits;
+    struct engine_config config;
+    size_t n_kv_blocks;
+
+    struct mailbox mailbox;
+    struct event_ring events;
+    struct counters counters;
+    pthread_t thread;
+
+    /* The engine thread's own. */
+    struct runner runner;
+    struct kv_cache kv_cache;
+    struct scheduler scheduler;
+    struct sampler sampler;
+    struct engine_event event;       /* the one being built */
+    char decoded[DETOKENIZER_MAX_OUT]; /* of the token being delivered */
+};
+
+void engine_config_default(struct engine_config *c) {
+    *c = (struct engine_config){
+        .device = "auto",
+        .kv_dtype = "f16",
+        .max_sequences = 32,
+        .max_batched_tokens = 512,
+        .max_waiting = 256,
+        .kv_block_size = 16,
+        .memory_utilization = 0.9,
+    };
+}
+
+void engine_sampling_default(struct sampling *s) {
+    *s = (struct sampling){.temperature = 1, .top_p = 1, .repetition_penalty = 1, .n_logprobs = -1};
+}
+
+/* ---- events ---- */
+
+static struct engine_event *new_event(struct engine *e, const struct sequence *s, enum engine_event_kind kind) {
+    struct engine_event *event = &e->event;
+    event->id = s->id;
+    event->kind = kind;
+    event->token = -1;
+    event->logprob = 0;
+    event->n_top = 0;
+    event->text_len = 0;
+    event->finish = FINISH_STOP;
+    event->stop_index = event->stop_token = -1;
+    event->prompt_tokens = (uint32_t)s->n_prompt;
+    event->completion_tokens = (uint32_t)sequence_n_generated(s);
+    event->cached_tokens = 0;
+    event->error = (struct error){0};
+    return event;
+}
+
+static void publish_gauges(struct engine *e) {
+    atomic_store_explicit(&e->counters.running, e->scheduler.n_running, memory_order_relaxed);
+    atomic_store_explicit(&e->counters.kv_blocks_used, kv_cache_used(&e->kv_cache), memory_order_relaxed);
+}
+
+static void count(atomic_uint_fast64_t *counter, uint64_t n) {
+    atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
+}
+
+/*
+ * The end of a sequence: everything it holds is given back first, so that whoever sees the terminal event may use
+ * the id again and sees it in no gauge.
+ */
+static void end_sequence(struct engine *e, struct sequence *s, const struct engine_event *terminal) {
+    scheduler_remove(&e->scheduler, s);
+    mailbox_forget(&e->mailbox, s);
+    publish_gauges(e);
+    event_ring_push(&e->events, terminal);
+    sequence_free(s);
+}
+
+static void cancel_sequence(struct engine *e, struct sequence *s) {
+    struct engine_event *done = new_event(e, s, ENGINE_EVENT_DONE);
+    done->finish = FINISH_CANCELLED;
+    end_sequence(e, s, done);
+}
+
+static void fail_sequence(struct engine *e, struct sequence *s, const struct error *why) {
+    struct engine_event *failed = new_event(e, s, ENGINE_EVENT_ERROR);
+    failed->finish = FINISH_ERROR;
+    failed->error = *why;
+    end_sequence(e, s, failed);
+}
+
+/* The text ended without a stop string so far: what the detokenizer and the matcher still hold comes out. */
+static void finish_sequence(struct engine *e, struct sequence *s, enum finish_reason why, int32_t stop_index, int32_t stop_token) {
+    struct engine_event *done = new_event(e, s, ENGINE_EVENT_DONE);
+    if (stop_index < 0) {
+        size_t len = detokenizer_finish(&s->detokenizer, e->decoded);
+        size_t n = stop_matcher_push(&s->stops, e->decoded, len, done->text, &stop_index);
+        if (stop_index < 0) {
+            n += stop_matcher_finish(&s->stops, done->text + n);
+        } else {
+            why = FINISH_STOP;
+        }
+        done->text_len = (uint16_t)n;
+    }
+    done->finish = why;
+    done->stop_index = stop_index;
+    done->stop_token = stop_token;
+    end_sequence(e, s, done);
+}
+
+/* ---- collect ---- */
+
+static void reap_queue(struct engine *e, struct list *queue) {
+    LIST_FOR_EACH_SAFE(pos, next, queue) {
+        struct sequence *s = LIST_ENTRY(pos, struct sequence, node);
+        if (atomic_load_explicit(&s->cancelled, memory_order_relaxed)) {
+            cancel_sequence(e, s);
+        }
+    }
+}
+
+/* Take in what the mailbox has, sleeping if there is nothing to do; false when the engine is to end. */
+static bool collect(struct engine *e) {
+    struct list arrived;
+    list_init(&arrived);
+    bool idle = e->scheduler.n_running + e->scheduler.n_waiting == 0;
+    unsigned news = mailbox_collect(&e->mailbox, idle, &arrived);
+    LIST_FOR_EACH_SAFE(pos, next, &arrived) {
+        list_remove(pos);
+        scheduler_add(&e->scheduler, LIST_ENTRY(pos, struct sequence, node));
+    }
+    if (news & MAILBOX_CANCELS) {
+        reap_queue(e, &e->scheduler.running);
+        reap_queue(e, &e->scheduler.waiting);
+        event_ring_notify(&e->events);
+    }
+    return !(news & MAILBOX_CLOSING);
+}
+
+/* ---- step ---- */
+
+static void schedule(struct engine *e) {
+    scheduler_schedule(&e->scheduler);
+    struct scheduler *sch = &e->scheduler;
+    for (size_t i = 0; i < sch->n_scheduled; i++) {
+        if (!sch->scheduled[i]->started) {
+            sch->scheduled[i]->started = true;
+            event_ring_push(&e->events, new_event(e, sch->scheduled[i], ENGINE_EVENT_STARTED));
+        }
+    }
+    atomic_store_explicit(&e->counters.preemptions, sch->preemptions, memory_order_relaxed);
+    publish_gauges(e);
+}
+
+static int run(struct engine *e, struct error *err) {
+    batch_fill(&e->runner.batch, e->scheduler.scheduled, e->scheduler.n_scheduled, e->kv_cache.block_size);
+    return runner_run(&e->runner, err);
+}
+
+static enum sample_result sample(struct engine *e, const struct sequence *s, size_t logits_row, struct sample *out) {
+    const struct sample_input in = {
+        .logits = runner_logits(&e->runner, logits_row),
+        .sampling = &s->sampling,
+        .seed = s->seed,
+        .position = s->n_tokens,
+        .tokens = s->tokens,
+        .n_prompt = s->n_prompt,
+        .n_tokens = s->n_tokens,
+        .masked = s->end_ids,
+        .n_masked = sequence_n_generated(s) < s->min_tokens ? s->n_end_ids : 0,
+    };
+    return sampler_sample(&e->sampler, &in, out);
+}
+
+/* Which end id is this: 0 none, 1 the model's, 2 the request's. */
+static int end_kind(const struct sequence *s, int32_t token) {
+    for (size_t i = 0; i < s->n_end_ids; i++) {
+        if (s->end_ids[i] == token) {
+            return i < s->n_model_end_ids ? 1 : 2;
+        }
+    }
+    return 0;
+}
+
+/* Append the token, tell its text, and end the sequence if this was its last. */
+static void deliver(struct engine *e, struct sequence *s, const struct sample *sampled) {
+    int32_t token = sampled->token, stop_index = -1;
+    assert(s->n_tokens < s->max_total);
+    if (sequence_n_generated(s) == 0) {
+        count(&e->counters.prompt_tokens, s->n_prompt);
+    }
+    s->tokens[s->n_tokens++] = token;
+    count(&e->counters.generation_tokens, 1);
+
+    int end = end_kind(s, token);
+    if (end == 0 || s->include_stop) {
+        struct engine_event *event = new_event(e, s, ENGINE_EVENT_TOKEN);
+        size_t len = detokenizer_push(&s->detokenizer, token, e->decoded);
+        event->text_len = (uint16_t)stop_matcher_push(&s->stops, e->decoded, len, event->text, &stop_index);
+        event->token = token;
+        event->logprob = sampled->logprob;
+        event->n_top = sampled->n_top;
+        memcpy(event->top, sampled->top, sampled->n_top * sizeof event->top[0]);
+        event_ring_push(&e->events, event);
+    }
+    if (end != 0 || stop_index >= 0) {
+        finish_sequence(e, s, FINISH_STOP, stop_index, end == 2 ? token : -1);
+    } else if (s->n_tokens == s->max_total) {
+        finish_sequence(e, s, FINISH_LENGTH, -1, -1);
+    }
+}
+
+static void sample_and_deliver(struct engine *e, struct sequence *s, size_t logits_row) {
+    struct sample sampled;
+    struct error why;
+    switch (sample(e, s, logits_row, &sampled)) {
+    case SAMPLE_OK:
+        deliver(e, s, &sampled);
+        return;
+    case SAMPLE_NONFINITE:
+        count(&e->counters.nonfinite_logits, 1);
+        error_set(&why, ERROR_INTERNAL, "the model computed logits that are not finite numbers");
+        break;
+    case SAMPLE_NO_TOKEN:
+        error_set(&why, ERROR_INVALID, "min_tokens and the stop token ids leave no token to choose from");
+        break;
+    }
+    fail_sequence(e, s, &why);
+}
+
+static void step(struct engine *e) {
+    struct scheduler *sch = &e->scheduler;
+    struct error err;
+    schedule(e);
+    int rc = run(e, &err);
+    scheduler_computed(sch);
+    for (size_t i = 0, logits_row = 0; i < sch->n_scheduled; i++) {
+        struct sequence *s = sch->scheduled[i];
+        if (rc < 0) {
+            fail_sequence(e, s, &err);
+        } else if (s->n_computed == s->n_tokens) {
+            sample_and_deliver(e, s, logits_row++);
+        }
+    }
+    count(&e->counters.steps, 1);
+    atomic_store_explicit(&e->counters.last_step_ns, clock_now_ns(), memory_order_relaxed);
+    publish_gauges(e);
+    event_ring_notify(&e->events);
+}
+
+/* ---- life ---- */
+
+static int check_config(const struct engine_config *c, struct error *err) {
+    const struct {
+        const char *name;
+        size_t value, min, max;
+    } sizes[] = {
+        {"threads", c->threads, 0, 4096},
+        {"max_model_len", c->max_model_len, 0, (size_t)1 << 27},
+        {"max_sequences", c->max_sequences, 1, 4096},
+        {"max_batched_tokens", c->max_batched_tokens, 1, 65536},
+        {"max_waiting", c->max_waiting, 0, 1000000},
+        {"kv_block_size", c->kv_block_size, 8, 256},
+        {"kv_tokens", c->kv_tokens, 0, (size_t)1 << 30},
+    };
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        if (sizes[i].value < sizes[i].min || sizes[i].value > sizes[i].max) {
+            return error_set_param(err, ERROR_INVALID, sizes[i].name, "%s must be between %zu and %zu", sizes[i].name, sizes[i].min,
+                                   sizes[i].max);
+        }
+    }
+    if ((c->kv_block_size & (c->kv_block_size - 1)) != 0) {
+        return error_set_param(err, ERROR_INVALID, "kv_block_size", "kv_block_size must be a power of two");
+    }
+    if (!(c->memory_utilization > 0 && c->memory_utilization <= 1)) {
+        return error_set_param(err, ERROR_INVALID, "memory_utilization", "memory_utilization must be above 0 and at most 1");
+    }
+    return 0;
+}
+
+static void name_model(struct engine *e, const char *path) {
+    struct meta_string name;
+    if (model_file_get_string(e->runner.file, "general.name", &name) && name.len > 0) {
+        size_t n = name.len < sizeof e->model_name ? name.len : sizeof e->model_name - 1;
+        memcpy(e->model_name, name.data, n);
+        return;
+    }
+    /* the last component of the path, without slashes at its end */
+    size_t end = strlen(path);
+    while (end > 1 && path[end - 1] == '/') {
+        end--;
+    }
+    size_t begin = end;
+    while (begin > 0 && path[begin - 1] != '/') {
+        begin--;
+    }
+    size_t n = end - begin < sizeof e->model_name ? end - begin : sizeof e->model_name - 1;
+    memcpy(e->model_name, path + begin, n);
+}
+
+/* On the engine thread: the model, then everything sized by it, then one token through all of it. */
+static int open_model(struct engine *e, struct error *err) {
+    const struct engine_config *c = &e->config;
+    if (text_open(c->model, &e->text, err) < 0 || runner_open(&e->runner, c, 0, err) < 0) {
+        return -1;
+    }
+    size_t model_vocab = e->runner.decoder.config.vocab_size, text_vocab = text_vocab_size(e->text);
+    e->limits = (struct sequence_limits){
+        .text = e->text,
+        /* Embeddings are often padded, and tokenizers know tokens that a model has no row for. */
+        .vocab_size = text_vocab < model_vocab ? text_vocab : model_vocab,
+        .max_model_len = e->runner.kv.max_model_len,
+        .kv_block_size = c->kv_block_size,
+    };
+    e->n_kv_blocks = e->runner.kv.n_blocks;
+    name_model(e, c->model);
+    if (kv_cache_init(&e->kv_cache, e->n_kv_blocks, c->kv_block_size, err) < 0 ||
+        scheduler_init(&e->scheduler, &e->kv_cache, c->max_sequences, c->max_batched_tokens, err) < 0 ||
+        sampler_init(&e->sampler, e->limits.vocab_size, err) < 0) {
+        return -1;
+    }
+    return runner_self_test(&e->runner, err);
+}
+
+static void drop_queue(struct engine *e, struct list *queue) {
+    LIST_FOR_EACH_SAFE(pos, next, queue) {
+        struct sequence *s = LIST_ENTRY(pos, struct sequence, node);
+        scheduler_remove(&e->scheduler, s);
+        sequence_free(s);
+    }
+}
+
+static void close_model(struct engine *e) {
+    if (e->scheduler.scheduled) {
+        drop_queue(e, &e->scheduler.running);
+        drop_queue(e, &e->scheduler.waiting);
+    }
+    sampler_destroy(&e->sampler);
+    scheduler_destroy(&e->scheduler);
+    kv_cache_destroy(&e->kv_cache);
+    runner_close(&e->runner);
+}
+
+/* What engine_open tells its new thread, and hears from it. */
+struct opening {
+    struct engine *engine;
+    struct error *err;
+    int rc;
+    sem_t done;
+};
+
+static void *engine_thread(void *arg) {
+    struct opening *opening = arg;
+    struct engine *e = opening->engine;
+    int rc = open_model(e, opening->err);
+    opening->rc = rc;
+    sem_post(&opening->done); /* opening is gone from here on */
+    while (rc == 0 && collect(e)) {
+        if (e->scheduler.n_running + e->scheduler.n_waiting > 0) {
+            step(e);
+        }
+    }
+    close_model(e);
+    return NULL;
+}
+
+/* Signals are the program's business: none is delivered to the engine thread. */
+static int start_thread(struct engine *e, struct opening *opening, struct error *err) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int rc = pthread_create(&e->thread, NULL, engine_thread, opening);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return rc == 0 ? 0 : error_set(err, ERROR_IO, "a thread cannot be started: %s", strerror(rc));
+}
+
+static void free_engine(struct engine *e) {
+    mailbox_destroy(&e->mailbox);
+    event_ring_destroy(&e->events);
+    text_free(e->text);
+    free(e);
+}
+
+int engine_open(const struct engine_config *config, struct engine **out, struct error *err) {
+    if (check_config(config, err) < 0) {
+        return -1;
+    }
+    struct engine *e = calloc(1, sizeof *e);
+    if (!e) {
+        return error_memory(err);
+    }
+    e->config = *config;
+    struct opening opening = {.engine = e, .err = err, .rc = -1};
+    sem_init(&opening.done, 0, 0);
+    if (mailbox_init(&e->mailbox, config->max_sequences + config->max_waiting, err) < 0 ||
+        event_ring_init(&e->events, EVENT_RING_CAPACITY, err) < 0 || start_thread(e, &opening, err) < 0) {
+        goto fail;
+    }
+    while (sem_wait(&opening.done) < 0) {
+        /* interrupted by a signal */
+    }
+    if (opening.rc < 0) {
+        pthread_join(e->thread, NULL);
+        goto fail;
+    }
+    sem_destroy(&opening.done);
+    /* The strings belong to the caller and are not needed any more. */
+    e->config.model = e->config.device = e->config.cpu_variant = e->config.kv_dtype = NULL;
+    *out = e;
+    return 0;
+fail:
+    sem_destroy(&opening.done);
+    free_engine(e);
+    return -1;
+}
+
+void engine_close(struct engine *e) {
+    if (!e) {
+        return;
+    }
+    mailbox_close(&e->mailbox);
+    event_ring_close(&e->events);
+    pthread_join(e->thread, NULL);
+    /* Sequences that were submitted after the last collect. */
+    struct list left;
+    list_init(&left);
+    mailbox_collect(&e->mailbox, false, &left);
+    LIST_FOR_EACH_SAFE(pos, next, &left) {
+        list_remove(pos);
+        sequence_free(LIST_ENTRY(pos, struct sequence, node));
+    }
+    free_engine(e);
+}
+
+/* ---- the callers' side ---- */
+
+const struct text *engine_text(const struct engine *e) {
+    return e->text;
+}
+
+void engine_get_info(const struct engine *e, struct engine_info *out) {
+    const struct runner *r = &e->runner; /* fixed after open */
+    const struct model_config *c = &r->decoder.config;
+    *out = (struct engine_info){
+        .architecture = c->arch->name,
+        .model_name = e->model_name,
+        .backend = r->backend_info.name,
+        .variant = r->backend_info.variant,
+        .threads = r->backend_info.threads,
+        .n_layers = c->n_layers,
+        .n_parameters = r->decoder.weights.n_parameters,
+        .vocab_size = e->limits.vocab_size,
+        .max_model_len = e->limits.max_model_len,
+        .kv_blocks = e->n_kv_blocks,
+        .kv_block_size = e->limits.kv_block_size,
+        .weight_bytes = r->decoder.weights.bytes,
+        .kv_bytes = r->kv_token_bytes * e->n_kv_blocks * e->limits.kv_block_size,
+        .workspace_bytes = r->decoder.workspace_bytes,
+    };
+}
+
+int engine_submit(struct engine *e, const struct engine_request *r, struct error *err) {
+    struct sequence *s;
+    if (sequence_new(r, &e->limits, &s, err) < 0) {
+        return -1;
+    }
+    if (mailbox_submit(&e->mailbox, s, err) < 0) {
+        sequence_free(s);
+        return -1;
+    }
+    return 0;
+}
+
+void engine_cancel(struct engine *e, uint64_t id) {
+    mailbox_cancel(&e->mailbox, id);
+}
+
+void engine_set_notify(struct engine *e, void (*notify)(void *arg), void *arg) {
+    event_ring_set_notify(&e->events, notify, arg);
+}
+
+bool engine_poll(struct engine *e, struct engine_event *out) {
+    return event_ring_pop(&e->events, out, 0);
+}
+
+bool engine_wait(struct engine *e, struct engine_event *out, int timeout_ms) {
+    return event_ring_pop(&e->events, out, timeout_ms);
+}
+
+void engine_drain(struct engine *e) {
+    mailbox_drain(&e->mailbox);
+}
+
+void engine_get_stats(const struct engine *e, struct engine_stats *out) {
+    const struct counters *c = &e->counters;
+    uint64_t live = mailbox_n_live(&e->mailbox);
+    uint64_t running = atomic_load_explicit(&c->running, memory_order_relaxed);
+    *out = (struct engine_stats){
+        .running = running < live ? running : live,
+        .waiting = live > running ? live - running : 0,
+        .kv_blocks_used = atomic_load_explicit(&c->kv_blocks_used, memory_order_relaxed),
+        .kv_blocks = e->n_kv_blocks,
+        .prompt_tokens = atomic_load_explicit(&c->prompt_tokens, memory_order_relaxed),
+        .generation_tokens = atomic_load_explicit(&c->generation_tokens, memory_order_relaxed),
+        .cached_tokens = atomic_load_explicit(&c->cached_tokens, memory_order_relaxed),
+        .steps = atomic_load_explicit(&c->steps, memory_order_relaxed),
+        .preemptions = atomic_load_explicit(&c->preemptions, memory_order_relaxed),
+        .nonfinite_logits = atomic_load_explicit(&c->nonfinite_logits, memory_order_relaxed),
+        .last_step_ns = atomic_load_explicit(&c->last_step_ns, memory_order_relaxed),
+        .idle = live == 0,
+    };
+}

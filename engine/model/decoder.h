@@ -1,0 +1,67 @@
+/*
+ * The forward pass: one transformer decoder for every architecture of the table, against a backend's operations, over a
+ * ragged batch. All memory is taken at open; a step allocates nothing. One thread (the backend's rank thread).
+ */
+#ifndef INFERD_DECODER_H
+#define INFERD_DECODER_H
+
+#include "model/weights.h"
+
+/*
+ * One step's rows: tokens of n_sequences sequences, one after the other. Arrays are memory of host_alloc.
+ */
+struct decoder_batch {
+    size_t rows, n_sequences, n_logits;
+    int32_t *token_ids;    /* [rows] */
+    int32_t *positions;    /* [rows] */
+    int32_t *slot_mapping; /* [rows] where K and V go: block * block_size + offset */
+    int32_t *cu_seqlens;   /* [n_sequences + 1] */
+    int32_t *context_lens; /* [n_sequences] tokens in KV including this step's */
+    int32_t *block_tables; /* [n_sequences][max_blocks] */
+    size_t max_blocks;
+    int32_t *logit_rows;   /* [n_logits] rows whose logits are asked for, ascending */
+};
+
+struct decoder_limits {
+    size_t max_rows, max_logits; /* rows of a step; of its logits */
+    size_t kv_blocks, kv_block_size;
+    enum dtype kv_dtype;
+};
+
+struct decoder {
+    const struct backend_ops *ops;
+    struct backend *backend;
+    struct model_config config;
+    struct weights weights;
+    struct rope_table rope, rope_local; /* local: for the sliding layers of an architecture that has one */
+    float *inv_freq;                    /* [2][n_rot / 2] host memory of the tables, owned */
+    struct kv_layer *kv;                /* [n_layers], owned, with their device memory */
+    struct decoder_limits limits;
+
+    /* Workspace, device memory; q_dim = n_heads * head_dim, kv_dim = n_kv_heads * head_dim. */
+    void *workspace;
+    size_t workspace_bytes;
+    void *x;         /* [max_rows][n_embd] the residual stream */
+    void *h;         /* [max_rows][n_embd] normed input of a product */
+    void *delta;     /* [max_rows][n_embd] what a block adds to the stream */
+    void *qkv;       /* [max_rows][q_dim + 2 kv_dim] */
+    void *attn;      /* [max_rows][q_dim] */
+    void *gate_up;   /* [max_rows][2 n_ff] */
+    void *x_last;    /* [max_logits][n_embd] rows that go on to the head */
+    void *attn_last; /* [max_logits][q_dim] */
+    void *logits;    /* [max_logits][vocab_size] F32 */
+};
+
+/* Bytes of one KV token over all layers; of the workspace. False if a product overflows. */
+bool decoder_kv_token_bytes(const struct model_config *c, enum dtype kv_dtype, size_t *bytes);
+bool decoder_workspace_bytes(const struct model_config *c, enum dtype activation, size_t max_rows, size_t max_logits, size_t *bytes);
+
+/* The decoder takes *weights over (also when it fails). The backend must outlive it. */
+int decoder_open(struct decoder *d, const struct model_config *config, struct weights *weights, const struct decoder_limits *limits,
+                 struct error *err);
+void decoder_close(struct decoder *d); /* NULL, a zeroed and a half-open one are fine */
+
+/* Compute a step: K and V of every row are stored, the logits of logit_rows lie in d->logits when it returns (after a sync). */
+int decoder_forward(struct decoder *d, const struct decoder_batch *batch, struct error *err);
+
+#endif

@@ -1,0 +1,187 @@
+#include "runner.h"
+
+#include <math.h>
+#include <string.h>
+
+static int find_kv_dtype(const char *name, enum dtype *out, struct error *err) {
+    if (!name || strcmp(name, "f16") == 0) {
+        *out = DTYPE_F16;
+    } else if (strcmp(name, "bf16") == 0) {
+        *out = DTYPE_BF16;
+    } else {
+        return error_set_param(err, ERROR_INVALID, "kv_dtype", "kv_dtype must be f16 or bf16");
+    }
+    return 0;
+}
+
+/* Each array of the step at its largest. */
+static int open_batch(struct runner *r, size_t max_logits, struct error *err) {
+    struct decoder_batch *b = &r->batch;
+    b->max_blocks = r->kv.n_blocks;
+    size_t longest = (r->kv.max_model_len + r->decoder.limits.kv_block_size - 1) / r->decoder.limits.kv_block_size;
+    b->max_blocks = longest < b->max_blocks ? longest : b->max_blocks;
+    const struct {
+        int32_t **array;
+        size_t n;
+    } arrays[] = {
+        {&b->token_ids, r->max_rows},          {&b->positions, r->max_rows},
+        {&b->slot_mapping, r->max_rows},       {&b->cu_seqlens, r->max_sequences + 1},
+        {&b->context_lens, r->max_sequences},  {&b->block_tables, r->max_sequences * b->max_blocks},
+        {&b->logit_rows, max_logits},
+    };
+    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
+        if (r->ops->host_alloc(r->backend, arrays[i].n * sizeof(int32_t), (void **)arrays[i].array, err) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static void close_batch(struct runner *r) {
+    int32_t *arrays[] = {r->batch.token_ids,    r->batch.positions,    r->batch.slot_mapping, r->batch.cu_seqlens,
+                         r->batch.context_lens, r->batch.block_tables, r->batch.logit_rows};
+    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
+        if (arrays[i]) {
+            r->ops->host_free(r->backend, arrays[i]);
+        }
+    }
+}
+
+static int plan_kv(struct runner *r, const struct engine_config *config, const struct model_config *model, size_t weight_bytes,
+                   size_t available, size_t max_logits, enum dtype kv_dtype, struct error *err) {
+    struct kv_plan_input in = {
+        .available = available,
+        .utilization = config->memory_utilization,
+        .weight_bytes = weight_bytes,
+        .block_size = config->kv_block_size,
+        .context_length = model->context_length,
+        .max_model_len = config->max_model_len,
+        .max_sequences = config->max_sequences,
+        .kv_tokens = config->kv_tokens,
+    };
+    if (!decoder_kv_token_bytes(model, kv_dtype, &r->kv_token_bytes) ||
+        !decoder_workspace_bytes(model, r->backend_info.activation_dtype, r->max_rows, max_logits, &in.workspace_bytes)) {
+        return error_set(err, ERROR_DOES_NOT_FIT, "the model's memory is larger than the address space");
+    }
+    in.token_bytes = r->kv_token_bytes;
+    return kv_plan_make(&in, &r->kv, err);
+}
+
+static int open_all(struct runner *r, const struct engine_config *config, size_t max_logits, struct error *err) {
+    struct model_config model;
+    struct weights weights = {0};
+    enum dtype kv_dtype = DTYPE_F16;
+    size_t available = 0;
+    if (find_kv_dtype(config->kv_dtype, &kv_dtype, err) < 0 || memory_available(&available, err) < 0 ||
+        model_file_open(config->model, &r->file, err) < 0 || model_config_load(r->file, &model, err) < 0 ||
+        backend_find(config->device ? config->device : "auto", &r->ops, err) < 0) {
+        return -1;
+    }
+    const struct backend_config backend = {
+        .threads = config->threads, .max_rows = r->max_rows, .variant = config->cpu_variant};
+    if (r->ops->abi != BACKEND_ABI) {
+        return error_set(err, ERROR_DEVICE, "the backend %s was built for another version of inferd", r->ops->name);
+    }
+    if (r->ops->open(&backend, &r->backend, err) < 0) {
+        return -1;
+    }
+    r->ops->info(r->backend, &r->backend_info);
+    if (weights_load(&weights, &model, r->file, r->ops, r->backend, err) < 0) {
+        return -1;
+    }
+    if (plan_kv(r, config, &model, weights.bytes, available, max_logits, kv_dtype, err) < 0) {
+        weights_unload(&weights);
+        return -1;
+    }
+    const struct decoder_limits limits = {.max_rows = r->max_rows,
+                                          .max_logits = max_logits,
+                                          .kv_blocks = r->kv.n_blocks,
+                                          .kv_block_size = config->kv_block_size,
+                                          .kv_dtype = kv_dtype};
+    if (decoder_open(&r->decoder, &model, &weights, &limits, err) < 0) {
+        return -1;
+    }
+    return open_batch(r, max_logits, err);
+}
+
+int runner_open(struct runner *r, const struct engine_config *config, size_t max_logits, struct error *err) {
+    struct runner made = {.max_rows = config->max_batched_tokens, .max_sequences = config->max_sequences};
+    if (open_all(&made, config, max_logits ? max_logits : config->max_sequences, err) < 0) {
+        runner_close(&made);
+        return -1;
+    }
+    *r = made;
+    return 0;
+}
+
+void runner_close(struct runner *r) {
+    if (!r) {
+        return;
+    }
+    if (r->backend) {
+        close_batch(r);
+        decoder_close(&r->decoder);
+        r->ops->close(r->backend);
+    }
+    model_file_close(r->file); /* last: weights may lie in its mapping */
+    *r = (struct runner){0};
+}
+
+int runner_run(struct runner *r, struct error *err) {
+    return decoder_forward(&r->decoder, &r->batch, err);
+}
+
+const float *runner_logits(const struct runner *r, size_t i) {
+    return (const float *)r->decoder.logits + i * r->decoder.config.vocab_size;
+}
+
+/* A step of rows [begin, end) of one sequence whose block i is block i. */
+static void fill_plain(struct runner *r, const int32_t *tokens, size_t begin, size_t end) {
+    struct decoder_batch *b = &r->batch;
+    size_t block_size = r->decoder.limits.kv_block_size;
+    b->rows = b->n_logits = end - begin;
+    b->n_sequences = 1;
+    for (size_t i = 0; i < b->rows; i++) {
+        b->token_ids[i] = tokens[begin + i];
+        b->positions[i] = b->slot_mapping[i] = (int32_t)(begin + i);
+        b->logit_rows[i] = (int32_t)i;
+    }
+    for (size_t i = 0; i * block_size < end; i++) {
+        b->block_tables[i] = (int32_t)i;
+    }
+    b->cu_seqlens[0] = 0;
+    b->cu_seqlens[1] = (int32_t)b->rows;
+    b->context_lens[0] = (int32_t)end;
+}
+
+int runner_self_test(struct runner *r, struct error *err) {
+    static const int32_t token = 0;
+    fill_plain(r, &token, 0, 1);
+    if (runner_run(r, err) < 0) {
+        return error_prefix(err, "self-test");
+    }
+    const float *logits = runner_logits(r, 0);
+    for (size_t i = 0; i < r->decoder.config.vocab_size; i++) {
+        if (!isfinite(logits[i])) {
+            return error_set(err, ERROR_MODEL, "%s: self-test: the model computes values that are not finite numbers",
+                             model_file_path(r->file));
+        }
+    }
+    return 0;
+}
+
+int runner_evaluate(struct runner *r, const int32_t *tokens, size_t n, size_t chunk, float *out, struct error *err) {
+    size_t vocab = r->decoder.config.vocab_size;
+    if (chunk == 0 || chunk > r->decoder.limits.max_logits || chunk > r->max_rows || n > r->kv.max_model_len) {
+        return error_set(err, ERROR_INVALID, "evaluate: a prompt of %zu tokens in chunks of %zu is out of range", n, chunk);
+    }
+    for (size_t begin = 0; begin < n; begin += chunk) {
+        size_t end = begin + chunk < n ? begin + chunk : n;
+        fill_plain(r, tokens, begin, end);
+        if (runner_run(r, err) < 0) {
+            return -1;
+        }
+        memcpy(out + begin * vocab, runner_logits(r, 0), (end - begin) * vocab * sizeof *out);
+    }
+    return 0;
+}

@@ -1,0 +1,43 @@
+/*
+ * The model in memory, ready to run steps: file, backend, weights, decoder, KV memory and the arrays of a step.
+ * Everything is called on the engine thread, which is the backend's one rank thread.
+ */
+#ifndef INFERD_RUNNER_H
+#define INFERD_RUNNER_H
+
+#include "memory.h"
+#include "model/decoder.h"
+
+#include <inferd/engine.h>
+
+struct runner {
+    const struct backend_ops *ops;
+    struct backend *backend;
+    struct backend_info backend_info;
+    struct model_file *file;
+    struct decoder decoder;
+    struct decoder_batch batch; /* arrays of host_alloc, with room for the largest step */
+    size_t max_rows, max_sequences;
+    struct kv_plan kv;
+    size_t kv_token_bytes;
+};
+
+/* max_logits: rows of logits in one step, 0 = max_sequences (what the engine needs). */
+int runner_open(struct runner *r, const struct engine_config *config, size_t max_logits, struct error *err);
+void runner_close(struct runner *r); /* NULL, a zeroed and a half-open one are fine */
+
+/* Run the step in r->batch. */
+int runner_run(struct runner *r, struct error *err);
+/* Logits [vocab_size] of the i-th of batch.logit_rows after a run; valid until the next. */
+const float *runner_logits(const struct runner *r, size_t i);
+
+/* One token through everything; fails if its logits are not finite. KV block 0 is written. */
+int runner_self_test(struct runner *r, struct error *err);
+
+/*
+ * For tests: compute a whole prompt from position 0 in chunks of `chunk` rows, without an engine, and write the
+ * logits of all its rows to out[n][vocab_size]. Uses KV blocks from 0 on; max_logits of the open must be >= chunk.
+ */
+int runner_evaluate(struct runner *r, const int32_t *tokens, size_t n, size_t chunk, float *out, struct error *err);
+
+#endif

@@ -1,0 +1,70 @@
+/*
+ * A sequence: one request on its way through the engine.
+ *
+ * Life. sequence_new checks and copies a request on the submitting thread; after the mailbox handed it over, the
+ * engine thread alone touches it, except `cancelled` (any thread may set it) and the mailbox's own links.
+ *
+ *     WAITING --schedule--> RUNNING --end id, stop string, length, cancel, error--> FINISHED, then freed
+ *        ^                     |
+ *        +------ preempt ------+     blocks released, n_computed = 0: it is computed again, generated tokens included
+ *
+ * Tokens. tokens[0..n_prompt) is the prompt, tokens[n_prompt..n_tokens) was generated. tokens[0..n_computed) have their
+ * K and V in the cache. A step computes the next n_scheduled tokens; when that reaches n_tokens, the step's last row
+ * gives the logits of the next token. So prefilling and decoding are one thing: a decode has one token left to compute.
+ */
+#ifndef INFERD_SEQUENCE_H
+#define INFERD_SEQUENCE_H
+
+#include "stop_matcher.h"
+
+#include <inferd/engine.h>
+#include <inferd/list.h>
+#include <stdatomic.h>
+
+enum sequence_state { SEQUENCE_WAITING, SEQUENCE_RUNNING, SEQUENCE_FINISHED };
+
+struct sequence {
+    struct list node;           /* in the mailbox's inbox, then in the scheduler's waiting or running */
+    struct sequence *next_live; /* chain in the mailbox's table of live ids (mailbox lock) */
+    uint64_t id;
+    uint64_t arrival; /* order of submission: decides who is preempted */
+    atomic_bool cancelled;
+
+    enum sequence_state state;
+    bool started; /* STARTED was sent */
+
+    int32_t *tokens; /* [max_total], owned */
+    size_t n_prompt, n_tokens, max_total;
+    bool total_is_context; /* max_total comes from max_model_len, not from max_tokens */
+    size_t n_computed, n_scheduled;
+    int32_t *blocks; /* [n_blocks], room for max_total tokens, owned */
+    size_t n_blocks;
+
+    struct sampling sampling;      /* its logit_bias is owned */
+    uint64_t seed;                 /* the request's, or a random one */
+    size_t min_tokens;
+    int32_t *end_ids; /* [n_end_ids], owned: the model's own first (none with ignore_eos), then the request's */
+    size_t n_model_end_ids, n_end_ids;
+    bool include_stop;
+    struct stop_matcher stops;
+    struct detokenizer detokenizer;
+};
+
+/* What a request is checked against. */
+struct sequence_limits {
+    const struct text *text;
+    size_t vocab_size; /* ids below it exist in text and model */
+    size_t max_model_len;
+    size_t kv_block_size;
+};
+
+/* Check and copy. ERROR_INVALID with param, or ERROR_CONTEXT_LENGTH. */
+int sequence_new(const struct engine_request *r, const struct sequence_limits *limits, struct sequence **out,
+                 struct error *err);
+void sequence_free(struct sequence *s); /* NULL is fine; its blocks must have been released */
+
+static inline size_t sequence_n_generated(const struct sequence *s) {
+    return s->n_tokens - s->n_prompt;
+}
+
+#endif
