@@ -6,16 +6,15 @@
 
 /* Sets offset and name, so that the positional initialiser behind it is the type. */
 #define AT(field) .offset = offsetof(struct config, field), .name = #field
-#define BIG 9007199254740992.0 /* 2^53: no other limit */
 
 static const struct setting rows[] = {
     {AT(model), SETTING_STRING, .initial = "", .value = "PATH", .alias = "m", .group = "Model",
-     .flags = SETTING_ENGINE | SETTING_MODEL,
-     .help = "a .gguf file, or a folder with safetensors and tokenizer.json"},
+     .flags = SETTING_ENGINE | SETTING_MODEL, .help = "a .gguf file, or a folder with safetensors and tokenizer.json"},
     {AT(served_model_name), SETTING_STRING, .initial = "", .value = "NAME", .group = "Model",
      .help = "name that clients use for the model; empty: the model's own"},
     {AT(max_model_len), SETTING_INT, .initial = "0", .min = 0, .max = 16777216, .alias = "ctx", .group = "Model",
-     .flags = SETTING_ENGINE, .help = "longest prompt and answer together, in tokens; 0: what the model and memory allow"},
+     .flags = SETTING_ENGINE,
+     .help = "longest prompt and answer together, in tokens; 0: what the model and memory allow"},
 
     {AT(host), SETTING_STRING, .initial = "127.0.0.1", .value = "ADDRESS", .group = "Listening",
      .help = "address to listen on; 0.0.0.0 or :: for all, which wants a key"},
@@ -41,15 +40,14 @@ static const struct setting rows[] = {
      .flags = SETTING_ENGINE, .help = "number format of the keys and values kept for each token"},
     {AT(kv_block_size), SETTING_INT, .initial = "16", .min = 8, .max = 256, .group = "KV memory",
      .flags = SETTING_ENGINE, .help = "tokens in one block, a power of two"},
-    {AT(kv_tokens), SETTING_INT, .initial = "0", .min = 0, .max = BIG, .group = "KV memory",
-     .flags = SETTING_ENGINE,
-     .help = "tokens held for all requests together; 0: as many as memory_utilization allows and the limits below need"},
+    {AT(kv_tokens), SETTING_INT, .initial = "0", .min = 0, .max = 1073741824, .group = "KV memory", .flags = SETTING_ENGINE,
+     .help = "tokens kept for all requests together; 0: chosen by max_sequences and memory_utilization"},
 
     {AT(max_sequences), SETTING_INT, .initial = "32", .min = 1, .max = 4096, .alias = "batch", .group = "Load",
      .help = "requests computed together; others wait"},
     {AT(max_batched_tokens), SETTING_INT, .initial = "512", .min = 1, .max = 65536, .group = "Load",
      .help = "tokens computed in one step; more is faster for long prompts and less even for running answers"},
-    {AT(max_waiting), SETTING_INT, .initial = "256", .min = 1, .max = 1000000, .group = "Load",
+    {AT(max_waiting), SETTING_INT, .initial = "256", .min = 0, .max = 1000000, .group = "Load",
      .help = "requests that may wait; the next is answered 429"},
     {AT(retry_after), SETTING_INT, .initial = "1", .min = 1, .max = 3600, .value = "SECONDS", .group = "Load",
      .help = "the Retry-After that clients get with 429 and 503, in seconds"},
@@ -175,11 +173,12 @@ int config_load(struct config *c, const struct options *flags, char *const *env,
 void config_print(const struct config *c, struct buf *out) {
     struct settings t = config_settings();
     const char *group = "";
-    buf_puts(out, "# Settings of inferd. A line is \"name = value\"; # and ; begin comments. Each setting is also a flag\n"
-                  "# (max_waiting: --max-waiting 64) and a variable (INFERD_MAX_WAITING=64). Flags come first, then the\n"
-                  "# environment, then this file. What is commented out shows the default.\n"
-                  "#\n"
-                  "# Use it with: inferd serve --config FILE   Check it with: inferd serve --config FILE --check-config\n");
+    buf_puts(out,
+             "# Settings of inferd. A line is \"name = value\"; # and ; begin comments. Each setting is also a flag\n"
+             "# (max_waiting: --max-waiting 64) and a variable (INFERD_MAX_WAITING=64). Flags come first, then the\n"
+             "# environment, then this file. What is commented out shows the default.\n"
+             "#\n"
+             "# Use it with: inferd serve --config FILE   Check it with: inferd serve --config FILE --check-config\n");
     for (size_t i = 0; i < t.n; i++) {
         const struct setting *s = &t.rows[i];
         if (s->flags & SETTING_NOT_IN_FILE) {
@@ -192,9 +191,6 @@ void config_print(const struct config *c, struct buf *out) {
         struct buf about = BUF_INIT, range = BUF_INIT;
         buf_puts(&about, s->help);
         setting_range(s, &range);
-        if (s->max == BIG) {
-            buf_reset(&range);
-        }
         if (range.len > 0) {
             buf_printf(&about, " (%s)", range.data);
         }

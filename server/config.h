@@ -44,8 +44,8 @@ struct config {
     double memory_utilization;
 
     /* requests */
-    size_t max_n;        /* largest `n` of a request */
-    bool strict_requests; /* unknown fields of a request are an error */
+    size_t max_n;             /* largest `n` of a request */
+    bool strict_requests;     /* unknown fields of a request are an error */
     double request_timeout;   /* s from the last byte of the request to the last of the answer; 0 = none */
     double sse_ping_interval; /* s between comments on a stream that is silent; 0 = none */
     size_t retry_after;       /* s, the Retry-After of 429 and 503 */
@@ -60,8 +60,8 @@ struct config {
     double write_timeout;   /* s that a client may take nothing of what waits for it */
 
     /* running */
-    double drain_timeout;     /* s that running requests get after SIGTERM */
-    char *log_level;          /* "error", "warn", "info", "debug" */
+    double drain_timeout; /* s that running requests get after SIGTERM */
+    char *log_level;      /* "error", "warn", "info", "debug" */
 };
 
 struct settings config_settings(void);
@@ -90,6 +90,9 @@ void config_print(const struct config *c, struct buf *out);
  */
 int config_check(const struct config *c, struct error *err);
 
+/* The model's part of it: one is named, and can be read. */
+int config_check_model(const struct config *c, struct error *err);
+
 /* The engine's part. Strings are borrowed from *c. */
 void config_engine(const struct config *c, struct engine_config *out);
 enum log_level config_log_level(const struct config *c);
@@ -99,7 +102,7 @@ struct api_keys {
     char **keys; /* [n], NUL-terminated, none empty; owned */
     size_t n;
 };
-int config_api_keys(const struct config *c, struct api_keys *out, struct error *err); /* ERROR_MODEL: file, line, reason */
+int config_api_keys(const struct config *c, struct api_keys *out, struct error *err); /* ERROR_MODEL: FILE:LINE: reason */
 void api_keys_free(struct api_keys *k);
 
 /* May only this machine reach the address? ("localhost", 127.0.0.0/8, ::1) */

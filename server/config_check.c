@@ -50,22 +50,25 @@ static int check_readable(const char *path, const char *setting, struct error *e
         }
         int mode = S_ISDIR(st.st_mode) ? X_OK | (last ? R_OK : 0) : R_OK;
         if (!may(part, mode)) {
-            return error_set_param(err, ERROR_MODEL, setting,
-                                   "%s: %.300s: %s (it belongs to user %u, mode %04o; inferd runs as user %u)", setting,
-                                   part, strerror(errno), (unsigned)st.st_uid, (unsigned)st.st_mode & 07777,
-                                   (unsigned)geteuid());
+            return error_set_param(
+                err, ERROR_MODEL, setting, "%s: %.300s: %s (it belongs to user %u, mode %04o; inferd runs as user %u)",
+                setting, part, strerror(errno), (unsigned)st.st_uid, (unsigned)st.st_mode & 07777, (unsigned)geteuid());
         }
     }
     return error_set_param(err, ERROR_MODEL, setting, "%s: %.300s: cannot be read", setting, path);
 }
 
-int config_check(const struct config *c, struct error *err) {
-    struct api_keys keys;
+int config_check_model(const struct config *c, struct error *err) {
     if (!c->model[0]) {
         return error_set_param(err, ERROR_MODEL, "model",
-                               "no model is named; give a .gguf file or a model folder, as in: inferd serve MODEL");
+                               "no model is named; give a .gguf file or a model folder, as an argument or with --model");
     }
-    if (check_readable(c->model, "model", err) != 0) {
+    return check_readable(c->model, "model", err);
+}
+
+int config_check(const struct config *c, struct error *err) {
+    struct api_keys keys;
+    if (config_check_model(c, err) != 0) {
         return -1;
     }
     if (!host_is_address(c->host)) {
@@ -90,13 +93,15 @@ int config_check(const struct config *c, struct error *err) {
                                c->kv_block_size);
     }
     if (c->kv_tokens > 0 && c->kv_tokens < c->kv_block_size) {
-        return error_set_param(err, ERROR_MODEL, "kv_tokens", "kv_tokens (%zu) must hold one block of kv_block_size (%zu)",
-                               c->kv_tokens, c->kv_block_size);
+        return error_set_param(err, ERROR_MODEL, "kv_tokens",
+                               "kv_tokens (%zu) must hold one block of kv_block_size (%zu)", c->kv_tokens,
+                               c->kv_block_size);
     }
     if (c->max_batched_tokens < c->max_sequences) {
-        return error_set_param(err, ERROR_MODEL, "max_batched_tokens",
-                               "max_batched_tokens (%zu) must be at least max_sequences (%zu): each may add a token to a step",
-                               c->max_batched_tokens, c->max_sequences);
+        return error_set_param(
+            err, ERROR_MODEL, "max_batched_tokens",
+            "max_batched_tokens (%zu) must be at least max_sequences (%zu): each may add a token to a step",
+            c->max_batched_tokens, c->max_sequences);
     }
     return 0;
 }

@@ -20,7 +20,7 @@ struct file_reader {
     unsigned long line_number;
     char *line; /* the whole line; inih sees no more than its own buffer of 200 bytes holds */
     size_t line_cap;
-    bool cut; /* inih saw a part */
+    bool cut;   /* inih saw a part */
     bool *seen; /* [rows] */
     struct error *err;
     bool failed;
@@ -31,7 +31,7 @@ static int fail_line(struct file_reader *r, const char *reason) {
     return error_set(r->err, ERROR_MODEL, "%s:%lu: %s", r->path, r->line_number, reason);
 }
 
-/* inih's fgets: one line, without leading blanks (inih would take an indented line for the last value's continuation). */
+/* inih's fgets: one line, without leading blanks. */
 static char *read_line(char *str, int num, void *stream) {
     struct file_reader *r = stream;
     if (r->failed) {

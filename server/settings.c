@@ -156,7 +156,7 @@ static bool parse_suffixed(const char *text, const struct suffix *suffixes, doub
 }
 
 static const struct suffix size_suffixes[] = {
-    {"", 1},           {"K", 1024},       {"KiB", 1024},       {"M", 1024 * 1024.0}, {"MiB", 1024 * 1024.0},
+    {"", 1},           {"K", 1024},         {"KiB", 1024}, {"M", 1024 * 1024.0}, {"MiB", 1024 * 1024.0},
     {"G", 1073741824}, {"GiB", 1073741824}, {NULL, 0},
 };
 static const struct suffix time_suffixes[] = {{"", 1}, {"ms", 0.001}, {"s", 1}, {"m", 60}, {"h", 3600}, {NULL, 0}};
@@ -362,15 +362,16 @@ void wrap_text(struct buf *out, const char *text, size_t column, size_t indent, 
 
 static void print_flag_name(const struct setting *s, struct buf *out) {
     static const char *const values[] = {
-        [SETTING_STRING] = "TEXT",   [SETTING_CHOICE] = "WORD",      [SETTING_BOOL] = NULL,     [SETTING_INT] = "N",
-        [SETTING_SIZE] = "SIZE", [SETTING_SECONDS] = "SECONDS", [SETTING_NUMBER] = "NUMBER",
+        [SETTING_STRING] = "TEXT", [SETTING_CHOICE] = "WORD",     [SETTING_BOOL] = NULL,       [SETTING_INT] = "N",
+        [SETTING_SIZE] = "SIZE",   [SETTING_SECONDS] = "SECONDS", [SETTING_NUMBER] = "NUMBER",
     };
     size_t len;
     for (size_t i = 0; list_word(s->alias, i, &len); i++) {
         const char *alias = list_word(s->alias, i, &len);
         buf_printf(out, len == 1 ? "-%.*s, " : "--%.*s, ", (int)len, alias);
     }
-    bool on = s->type == SETTING_BOOL && strcmp(s->initial, "true") == 0; /* then the flag that does something is --no- */
+    bool on =
+        s->type == SETTING_BOOL && strcmp(s->initial, "true") == 0; /* then the flag that does something is --no- */
     buf_puts(out, on ? "--no-" : "--");
     for (const char *c = s->name; *c; c++) {
         buf_putc(out, *c == '_' ? '-' : *c);

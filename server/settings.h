@@ -48,7 +48,8 @@ struct settings {
     size_t n;
 };
 
-/* Every field of *base gets its default; base was zeroed or is unset memory. ERROR_MEMORY only (then nothing is owned). */
+/* Every field of *base gets its default; base was zeroed or is unset memory. ERROR_MEMORY only (then nothing is owned).
+ */
 int settings_init(struct settings t, void *base, struct error *err);
 void settings_free(struct settings t, void *base); /* frees the strings and makes them NULL */
 

@@ -38,9 +38,8 @@ void version_describe(bool json, struct buf *out) {
     const struct {
         const char *name, *version;
     } libraries[] = {
-        {"libmicrohttpd", http_library_version()}, {"libuv", loop_library_version()},
-        {"cjson", cJSON_Version()},                {"gnutls", gnutls_check_version(NULL)},
-        {"oniguruma", onig_version()},             {"utf8proc", utf8proc_version()},
+        {"libmicrohttpd", http_library_version()}, {"libuv", loop_library_version()}, {"cjson", cJSON_Version()},
+        {"gnutls", gnutls_check_version(NULL)},    {"oniguruma", onig_version()},     {"utf8proc", utf8proc_version()},
     };
     const size_t n = sizeof libraries / sizeof libraries[0];
     struct buf variant = BUF_INIT;

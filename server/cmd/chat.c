@@ -113,8 +113,9 @@ static int make_prompt(struct chat *c, struct tokens *prompt, struct error *err)
         size_t n = p.n;
         tokens_free(&p);
         if (!chat_history_drop_turn(&c->history)) {
-            return error_set(err, ERROR_CONTEXT_LENGTH, "the message has %zu tokens, and the context %zu (%zu kept for the answer)",
-                             n, c->info.max_model_len, reserve(c));
+            return error_set(err, ERROR_CONTEXT_LENGTH,
+                             "the message has %zu tokens, and the context %zu (%zu kept for the answer)", n,
+                             c->info.max_model_len, reserve(c));
         }
         dropped++;
     }
@@ -212,7 +213,9 @@ static void show_speed(const struct chat *c, const struct answer *a) {
     n += snprintf(text + n, sizeof text - (size_t)n, ", the first after %.2f s; prompt of %u tokens", first,
                   (unsigned)a->prompt_tokens);
     snprintf(text + n, sizeof text - (size_t)n, "%s)",
-             a->finish == FINISH_CANCELLED ? "; stopped" : a->finish == FINISH_LENGTH ? "; cut at its longest" : "");
+             a->finish == FINISH_CANCELLED ? "; stopped"
+             : a->finish == FINISH_LENGTH  ? "; cut at its longest"
+                                           : "");
     notice(c, text);
 }
 
@@ -320,7 +323,8 @@ static void catch_sigint(const struct chat *c) {
 
 static void greet(const struct chat *c) {
     char text[256];
-    snprintf(text, sizeof text, "%.80s, %.1f M parameters, context of %zu tokens, %s (%s), %zu threads. /help shows the commands.",
+    snprintf(text, sizeof text,
+             "%.80s, %.1f M parameters, context of %zu tokens, %s (%s), %zu threads. /help shows the commands.",
              c->info.model_name, (double)c->info.n_parameters / 1e6, c->info.max_model_len, c->info.backend,
              c->info.variant, c->info.threads);
     notice(c, text);
@@ -344,11 +348,10 @@ static int open_engine(struct chat *c, const struct config *config, struct error
     return r;
 }
 
-static int chat(const struct command_line *line, const struct chat_options *o, const struct config *config,
-                struct error *err) {
+static int chat(const struct chat_options *o, const struct config *config, struct error *err) {
     struct chat c = {.options = o, .terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO), .dim = colours()};
     struct line_editor *editor = NULL;
-    if (cmd_need_model(line, config, err) != 0) {
+    if (config_check_model(config, err) != 0) {
         return -1;
     }
     notice(&c, "(loading)");
@@ -379,8 +382,9 @@ int cmd_chat(int argc, char **argv) {
     struct chat_options o;
     const struct command_line line = {
         .help = {.usage = "inferd chat [MODEL] [options]",
-                 .about = "Talk to a model in this terminal. Ctrl-C stops an answer, Ctrl-D leaves. When the input is no\n"
-                          "terminal, each line is a message and only the answers are printed.",
+                 .about =
+                     "Talk to a model in this terminal. Ctrl-C stops an answer, Ctrl-D leaves. When the input is no\n"
+                     "terminal, each line is a message and only the answers are printed.",
                  .examples = "  inferd chat model.gguf\n"
                              "  inferd chat model.gguf --system \"Answer in French.\" --temperature 0.2\n"
                              "  echo \"What is the capital of Italy?\" | inferd chat model.gguf --seed 1\n"},
@@ -396,7 +400,7 @@ int cmd_chat(int argc, char **argv) {
     if (!cmd_begin(&line, argc, argv, &state, &code)) {
         return code;
     }
-    code = chat(&line, &o, &state.config, &err) == 0 ? 0 : cmd_fail(&err);
+    code = chat(&o, &state.config, &err) == 0 ? 0 : cmd_fail(&err);
     cmd_end(&line, &state);
     return code;
 }

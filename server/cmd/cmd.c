@@ -120,13 +120,6 @@ void cmd_end(const struct command_line *line, struct command_state *state) {
     options_free(&state->flags);
 }
 
-int cmd_need_model(const struct command_line *line, const struct config *c, struct error *err) {
-    if (c->model[0]) {
-        return 0;
-    }
-    return error_set_param(err, ERROR_INVALID, "model", "no model is named (usage: %s)", line->help.usage);
-}
-
 int cmd_read_all(int fd, size_t limit, struct buf *out, struct error *err) {
     for (;;) {
         char block[65536];

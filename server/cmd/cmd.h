@@ -1,6 +1,7 @@
 /*
  * The commands of inferd and what they share. A command gets the arguments behind its name and returns the exit code:
- * 0 ok, 1 runtime failure, 2 command line, 3 does not fit, 4 device missing or lost, 78 configuration or model unusable.
+ * 0 ok, 1 runtime failure, 2 command line, 3 does not fit, 4 device missing or lost, 78 configuration or model
+ * unusable.
  */
 #ifndef INFERD_CMD_H
 #define INFERD_CMD_H
@@ -50,9 +51,6 @@ struct command_state {
 };
 bool cmd_begin(const struct command_line *line, int argc, char **argv, struct command_state *state, int *code);
 void cmd_end(const struct command_line *line, struct command_state *state);
-
-/* ERROR_INVALID if no model was named. */
-int cmd_need_model(const struct command_line *line, const struct config *c, struct error *err);
 
 /* Read a stream to its end. ERROR_IO, or ERROR_INVALID when there is more than `limit` bytes. */
 int cmd_read_all(int fd, size_t limit, struct buf *out, struct error *err);

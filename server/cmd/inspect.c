@@ -17,8 +17,9 @@ int cmd_inspect(int argc, char **argv) {
     struct inspect_options o;
     const struct command_line line = {
         .help = {.usage = "inferd inspect MODEL [options]",
-                 .about = "Print the metadata and the tensors of a model (a .gguf file, a .safetensors file or a model\n"
-                          "folder) without loading it. A damaged file gives one sentence with the place and the reason.",
+                 .about =
+                     "Print the metadata and the tensors of a model (a .gguf file, a .safetensors file or a model\n"
+                     "folder) without loading it. A damaged file gives one sentence with the place and the reason.",
                  .examples = "  inferd inspect model.gguf\n"
                              "  inferd inspect model.gguf --json | jq .metadata\n"},
         .own = {rows, sizeof rows / sizeof rows[0]},
@@ -34,7 +35,7 @@ int cmd_inspect(int argc, char **argv) {
     if (!cmd_begin(&line, argc, argv, &state, &code)) {
         return code;
     }
-    if (cmd_need_model(&line, &state.config, &err) != 0 ||
+    if (config_check_model(&state.config, &err) != 0 ||
         engine_inspect(state.config.model, o.json, &text, &err) != 0) {
         code = cmd_fail(&err);
     } else {

@@ -16,7 +16,7 @@ enum line_result { LINE_OK, LINE_INTERRUPTED, LINE_END };
 struct line_editor *line_editor_open(const char *prompt, bool terminal);
 void line_editor_close(struct line_editor *e);
 
-/* *line (without its newline, NUL-terminated) is valid until the next call. A line that is not blank enters the history. */
+/* *line, NUL-terminated without its newline, is valid until the next call. It enters the history unless blank. */
 enum line_result line_editor_read(struct line_editor *e, const char **line);
 
 #endif

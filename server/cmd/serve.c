@@ -9,10 +9,10 @@ struct serve_options {
 };
 
 static const struct setting rows[] = {
-    {"check_config", SETTING_BOOL, offsetof(struct serve_options, check_config), .initial = "false", .group = "Instead of serving",
-     .help = "check all settings, keys and paths without loading the model, and exit"},
-    {"print_config", SETTING_BOOL, offsetof(struct serve_options, print_config), .initial = "false", .group = "Instead of serving",
-     .help = "print the settings in force as a settings file, and exit"},
+    {"check_config", SETTING_BOOL, offsetof(struct serve_options, check_config), .initial = "false",
+     .group = "Instead of serving", .help = "check all settings, keys and paths without loading the model, and exit"},
+    {"print_config", SETTING_BOOL, offsetof(struct serve_options, print_config), .initial = "false",
+     .group = "Instead of serving", .help = "print the settings in force as a settings file, and exit"},
 };
 
 static int print_config(const struct config *c, struct error *err) {
@@ -44,8 +44,9 @@ int cmd_serve(int argc, char **argv) {
     struct serve_options o;
     const struct command_line line = {
         .help = {.usage = "inferd serve [MODEL] [options]",
-                 .about = "Load a model and answer requests over HTTP as the OpenAI API does, until SIGTERM or Ctrl-C.\n"
-                          "A model is a .gguf file, or a folder with safetensors and tokenizer.json.",
+                 .about =
+                     "Load a model and answer requests over HTTP as the OpenAI API does, until SIGTERM or Ctrl-C.\n"
+                     "A model is a .gguf file, or a folder with safetensors and tokenizer.json.",
                  .examples = "  inferd serve model.gguf\n"
                              "  inferd serve model.gguf --port 9000 --ctx 8192 --threads 8\n"
                              "  INFERD_API_KEY=secret inferd serve model.gguf --host 0.0.0.0\n"

@@ -178,8 +178,8 @@ static int answer_text(const struct tokenize_options *o, const struct text *t, c
     return r;
 }
 
-static int answer_ids(const struct tokenize_options *o, const struct text *t, const struct tokens *ids,
-                      struct buf *out, struct error *err) {
+static int answer_ids(const struct tokenize_options *o, const struct text *t, const struct tokens *ids, struct buf *out,
+                      struct error *err) {
     struct buf text = BUF_INIT;
     int r = text_decode(t, ids->ids, ids->n, o->skip_special, &text, err);
     if (r == 0 && text.failed) {
@@ -223,8 +223,8 @@ static int parse_ids(const struct text *t, const char *list, struct tokens *ids,
 
 /* --- lines of JSON ------------------------------------------------------------------------------------------- */
 
-static int answer_object(const struct tokenize_options *o, const struct text *t, const cJSON *object,
-                         const char *json, size_t len, struct buf *out, struct error *err) {
+static int answer_object(const struct tokenize_options *o, const struct text *t, const cJSON *object, const char *json,
+                         size_t len, struct buf *out, struct error *err) {
     struct tokenize_options own = *o;
     const char *text = NULL;
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(object, "ids");
@@ -324,7 +324,7 @@ static int tokenize(const struct command_line *line, const struct tokenize_optio
                     const struct command_state *state, struct error *err) {
     struct text *t = NULL;
     struct buf input = BUF_INIT, out = BUF_INIT;
-    int r = cmd_need_model(line, &state->config, err);
+    int r = config_check_model(&state->config, err);
     r = r == 0 ? text_open(state->config.model, &t, err) : r;
     if (r == 0 && o->jsonl) {
         r = answer_lines(o, t, stdin, err);
@@ -348,10 +348,11 @@ int cmd_tokenize(int argc, char **argv) {
     const struct command_line line = {
         .help = {.usage = "inferd tokenize --model MODEL [TEXT | -] [options]",
                  .about = "Show how a model cuts a text into tokens: the text given, or standard input.",
-                 .examples = "  inferd tokenize -m model.gguf \"Hello, world\"\n"
-                             "  inferd tokenize -m model.gguf --count < book.txt\n"
-                             "  inferd tokenize -m model.gguf --decode 1,2,3\n"
-                             "  echo '[{\"role\": \"user\", \"content\": \"Hi\"}]' | inferd tokenize -m model.gguf --chat\n"},
+                 .examples =
+                     "  inferd tokenize -m model.gguf \"Hello, world\"\n"
+                     "  inferd tokenize -m model.gguf --count < book.txt\n"
+                     "  inferd tokenize -m model.gguf --decode 1,2,3\n"
+                     "  echo '[{\"role\": \"user\", \"content\": \"Hi\"}]' | inferd tokenize -m model.gguf --chat\n"},
         .own = {rows, sizeof rows / sizeof rows[0]},
         .own_values = &o,
         .config_only = SETTING_MODEL,

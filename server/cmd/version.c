@@ -1,6 +1,6 @@
 /* `inferd version` */
-#include "cmd/cmd.h"
 #include "version.h"
+#include "cmd/cmd.h"
 
 #include <stdio.h>
 
@@ -17,8 +17,9 @@ int cmd_version(int argc, char **argv) {
     struct version_options o;
     const struct command_line line = {
         .help = {.usage = "inferd version [options]",
-                 .about = "Print the version of inferd, of the libraries it runs with, and the processor's instructions\n"
-                          "that it computes with."},
+                 .about =
+                     "Print the version of inferd, of the libraries it runs with, and the processor's instructions\n"
+                     "that it computes with."},
         .own = {rows, sizeof rows / sizeof rows[0]},
         .own_values = &o,
         .config_only = SETTING_NONE,

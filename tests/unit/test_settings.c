@@ -20,7 +20,8 @@ static const struct setting rows[] = {
     {AT(quiet), SETTING_BOOL, .initial = "false", .alias = "q", .group = "How", .help = "say nothing"},
     {AT(colour), SETTING_BOOL, .initial = "true", .group = "How", .help = "print without colours"},
     {AT(count), SETTING_INT, .initial = "3", .min = 1, .max = 9007199254740992.0, .group = "How", .help = "how many"},
-    {AT(size), SETTING_SIZE, .initial = "1M", .min = 0, .max = 4294967296.0, .group = "How", .flags = SETTING_ENGINE, .help = "how large"},
+    {AT(size), SETTING_SIZE, .initial = "1M", .min = 0, .max = 4294967296.0, .group = "How", .flags = SETTING_ENGINE,
+     .help = "how large"},
     {AT(share), SETTING_NUMBER, .initial = "0.5", .min = -1, .max = 1, .group = "How", .help = "which part"},
     {AT(wait), SETTING_SECONDS, .initial = "1.5", .min = 0, .max = 60, .group = "How", .help = "how long"},
 };
@@ -64,7 +65,10 @@ Test(settings, a_command_line) {
     struct values v;
     struct options o;
     cr_assert_eq(settings_init(table, &v, &err), 0);
-    cr_assert_eq(parse(&o, 3, ARGS("a", "-n", "x", "--no-colour", "-q", "-", "--share", "-0.25", "--wait=90ms", "--", "--count")), 0, "%s", err.message);
+    cr_assert_eq(
+        parse(&o, 3,
+              ARGS("a", "-n", "x", "--no-colour", "-q", "-", "--share", "-0.25", "--wait=90ms", "--", "--count")),
+        0, "%s", err.message);
     cr_assert_eq(options_apply(&o, table, &v, &err), 0, "%s", err.message);
     cr_expect_str_eq(v.name, "x");
     cr_expect(v.quiet);
@@ -116,7 +120,8 @@ Test(settings, largest_integers_are_exact) {
 }
 
 Test(settings, numbers_that_are_none) {
-    static const char *const bad[] = {"", "-", ".", "-.", "1.", ".5", "1..2", "1.2.3", "+1", " 1", "1 ", "0x1", "1e0", "--1", "1-", "inf", "0.5s"};
+    static const char *const bad[] = {"",   "-",  ".",   "-.",  "1.",  ".5", "1..2", "1.2.3", "+1",
+                                      " 1", "1 ", "0x1", "1e0", "--1", "1-", "inf",  "0.5s"};
     struct values v;
     cr_assert_eq(settings_init(table, &v, &err), 0);
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
@@ -129,8 +134,10 @@ Test(settings, numbers_that_are_none) {
 Test(settings, long_values_are_quoted_in_part) {
     struct values v;
     cr_assert_eq(settings_init(table, &v, &err), 0);
-    cr_expect_eq(setting_set(&rows[6], &v, "share", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\xc3\xa9zzzz", &err), -1);
-    cr_expect_str_eq(err.message, "share must be a number from -1 to 1, not \"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa...\"");
+    cr_expect_eq(setting_set(&rows[6], &v, "share", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\xc3\xa9zzzz", &err),
+                 -1);
+    cr_expect_str_eq(err.message,
+                     "share must be a number from -1 to 1, not \"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa...\"");
     settings_free(table, &v);
 }
 
