@@ -67,10 +67,6 @@ void engine_config_default(struct engine_config *c) {
     };
 }
 
-void engine_sampling_default(struct sampling *s) {
-    *s = (struct sampling){.temperature = 1, .top_p = 1, .repetition_penalty = 1, .n_logprobs = -1};
-}
-
 /* ---- events ---- */
 
 static struct engine_event *new_event(struct engine *e, const struct sequence *s, enum engine_event_kind kind) {

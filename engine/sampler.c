@@ -9,6 +9,10 @@
 
 #define GREEDY_BELOW 1e-5f /* temperature */
 
+void engine_sampling_default(struct sampling *s) {
+    *s = (struct sampling){.temperature = 1, .top_p = 1, .repetition_penalty = 1, .n_logprobs = -1};
+}
+
 int sampler_init(struct sampler *s, size_t vocab_size, struct error *err) {
     struct sampler made = {.vocab_size = vocab_size};
     made.z = calloc(vocab_size, sizeof *made.z);
