@@ -11,7 +11,7 @@ static const struct setting rows[] = {
     {AT(model), SETTING_STRING, .initial = "", .value = "PATH", .alias = "m", .group = "Model",
      .flags = SETTING_ENGINE | SETTING_MODEL, .help = "a .gguf file, or a folder with safetensors and tokenizer.json"},
     {AT(served_model_name), SETTING_STRING, .initial = "", .value = "NAME", .group = "Model",
-     .help = "name that clients use for the model; empty: the model's own"},
+     .help = "name that clients use for the model; empty: its file or folder name"},
     {AT(max_model_len), SETTING_INT, .initial = "0", .min = 0, .max = 16777216, .alias = "ctx", .group = "Model",
      .flags = SETTING_ENGINE,
      .help = "longest prompt and answer together, in tokens; 0: what the model and memory allow"},
@@ -80,6 +80,8 @@ static const struct setting rows[] = {
      .flags = SETTING_NOT_IN_FILE, .help = "settings file to read; environment and flags override it"},
     {AT(log_level), SETTING_CHOICE, .initial = "info", .choices = "error warn info debug", .value = "LEVEL",
      .group = "General", .help = "what is worth a line of log"},
+    {AT(stall_timeout), SETTING_SECONDS, .initial = "300", .min = 1, .max = 86400, .group = "General",
+     .help = "time without a finished step, with work to do, after which /readyz is 503"},
     {AT(drain_timeout), SETTING_SECONDS, .initial = "30", .min = 0, .max = 86400, .group = "General",
      .help = "how long running requests may go on after SIGTERM"},
 };

@@ -21,7 +21,7 @@ struct config {
 
     /* model */
     char *model;             /* path; "" only before config_check */
-    char *served_model_name; /* "" = the model's own name (engine_info) */
+    char *served_model_name; /* "" = the model's file or folder name without .gguf */
 
     /* listening */
     char *host;  /* an address (or "localhost") */
@@ -60,6 +60,7 @@ struct config {
     double write_timeout;   /* s that a client may take nothing of what waits for it */
 
     /* running */
+    double stall_timeout; /* s without a finished step, with work to do, after which /readyz says so */
     double drain_timeout; /* s that running requests get after SIGTERM */
     char *log_level;      /* "error", "warn", "info", "debug" */
 };

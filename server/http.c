@@ -68,7 +68,7 @@ struct exchange {
     enum stage stage;
     enum http_refusal refusal;
     char *path;
-    char id[129];
+    char id[129], unique[33];
     uint64_t arrived_ns;
     struct buf body;
     size_t accounted;  /* of body, in http->buffered */
@@ -230,18 +230,15 @@ static const char *header(const struct exchange *x, const char *name) {
 
 static void make_id(struct exchange *x) {
     const char *id = header(x, "X-Request-Id");
-    if (id && exchange_id_valid(id, strlen(id))) {
-        exchange_set_id(x, id);
-        return;
-    }
     unsigned char random[16] = {0};
     if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random) {
         uint64_t now = clock_now_ns();
         memcpy(random, &now, sizeof now);
     }
     for (size_t i = 0; i < sizeof random; i++) {
-        snprintf(x->id + 2 * i, 3, "%02x", random[i]);
+        snprintf(x->unique + 2 * i, 3, "%02x", random[i]);
     }
+    exchange_set_id(x, id && exchange_id_valid(id, strlen(id)) ? id : x->unique);
 }
 
 static struct connection *connection_of(struct MHD_Connection *c) {
@@ -661,6 +658,10 @@ const char *exchange_header(const struct exchange *x, const char *name) {
 
 const char *exchange_id(const struct exchange *x) {
     return x->id;
+}
+
+const char *exchange_unique(const struct exchange *x) {
+    return x->unique;
 }
 
 bool exchange_id_valid(const char *id, size_t len) {

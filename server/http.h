@@ -64,8 +64,9 @@ void http_flush(struct http *h);
 
 enum http_method exchange_method(const struct exchange *x);
 const char *exchange_path(const struct exchange *x);                      /* unescaped, without the query */
-const char *exchange_header(const struct exchange *x, const char *name);  /* NULL if absent; only before `body` returns */
+const char *exchange_header(const struct exchange *x, const char *name);  /* NULL if absent */
 const char *exchange_id(const struct exchange *x);                        /* X-Request-Id: the client's if fit, else ours */
+const char *exchange_unique(const struct exchange *x);                    /* 32 random hex digits of ours */
 void exchange_set_id(struct exchange *x, const char *id);                 /* ignored unless exchange_id_valid */
 bool exchange_id_valid(const char *id, size_t len);                       /* 1..128 printable ASCII characters */
 uint64_t exchange_arrived_ns(const struct exchange *x);                   /* clock_now_ns when the headers were in */

@@ -14,7 +14,7 @@ struct parse {
     size_t len;
     enum params_where where;
     const struct params_limits *limits;
-    struct params *p;
+    struct request_params *p;
 };
 
 typedef int field_fn(struct parse *ps, const struct field *f, const cJSON *value, struct error *err);
@@ -46,7 +46,7 @@ static field_fn parse_model, parse_messages, parse_prompt, parse_tokens, parse_s
 
 #define GENERATE (IN_CHAT | IN_COMPLETIONS)
 #define RENDER (IN_CHAT | IN_TOKENIZE)
-#define AT(member) offsetof(struct params, member)
+#define AT(member) offsetof(struct request_params, member)
 #define INT_MAX_TOKENS 2147483647.0
 
 /* Null counts as absent everywhere. Defaults: set_defaults. */
@@ -152,8 +152,8 @@ static const struct field fields[] = {
 };
 #define N_FIELDS (sizeof fields / sizeof fields[0])
 
-static void set_defaults(struct params *p, enum params_where where) {
-    *p = (struct params){
+static void set_defaults(struct request_params *p, enum params_where where) {
+    *p = (struct request_params){
         .n = 1,
         .temperature = 1,
         .top_p = 1,
@@ -299,7 +299,7 @@ static int parse_only_true(struct parse *ps, const struct field *f, const cJSON 
     return cJSON_IsTrue(value) ? 0 : unsupported(err, f->name);
 }
 
-static int add_stop(struct params *p, const cJSON *s, struct error *err) {
+static int add_stop(struct request_params *p, const cJSON *s, struct error *err) {
     if (!cJSON_IsString(s) || !s->valuestring[0]) {
         return bad(err, "stop", "must be a string or a list of strings, none of them empty");
     }
@@ -666,7 +666,7 @@ static int parse_messages(struct parse *ps, const struct field *f, const cJSON *
 
 /* Rules between fields. */
 static int check_together(const struct parse *ps, struct error *err) {
-    const struct params *p = ps->p;
+    const struct request_params *p = ps->p;
     int64_t max = p->max_completion_tokens ? p->max_completion_tokens : p->max_tokens;
     if (cJSON_IsObject(cJSON_GetObjectItemCaseSensitive(p->tree, "stream_options")) && !p->stream) {
         return bad(err, "stream_options", "is allowed only with stream true");
@@ -741,8 +741,8 @@ static int parse_tree(struct parse *ps, struct error *err) {
 }
 
 int params_parse(const char *body, size_t len, enum params_where where, const struct params_limits *limits,
-                 struct params *out, struct error *err) {
-    struct params p;
+                 struct request_params *out, struct error *err) {
+    struct request_params p;
     struct parse ps = {body, len, where, limits, &p};
     set_defaults(&p, where);
     if (json_parse(body, len, NULL, &p.tree, err) || parse_tree(&ps, err)) {
@@ -753,21 +753,30 @@ int params_parse(const char *body, size_t len, enum params_where where, const st
     return 0;
 }
 
-void params_free(struct params *p) {
-    if (!p) {
-        return;
-    }
+void params_drop_input(struct request_params *p) {
     for (size_t i = 0; i < p->n_prompts; i++) {
         free(p->prompts[i].ids);
     }
     free(p->prompts);
+    p->prompts = NULL;
+    p->n_prompts = 0;
+    p->messages = p->template_kwargs = NULL;
+    cJSON_DeleteItemFromObjectCaseSensitive(p->tree, "messages");
+    cJSON_DeleteItemFromObjectCaseSensitive(p->tree, "prompt");
+}
+
+void params_free(struct request_params *p) {
+    if (!p) {
+        return;
+    }
+    params_drop_input(p);
     free(p->tokens);
     free(p->logit_bias);
     cJSON_Delete(p->tree);
-    *p = (struct params){0};
+    *p = (struct request_params){0};
 }
 
-void params_sampling(const struct params *p, enum params_where where, struct sampling *out) {
+void params_sampling(const struct request_params *p, enum params_where where, struct sampling *out) {
     engine_sampling_default(out);
     out->temperature = (float)p->temperature;
     out->top_p = (float)p->top_p;

@@ -33,7 +33,7 @@ struct prompt_input {
     size_t n_ids;
 };
 
-struct params {
+struct request_params {
     struct cJSON *tree; /* owned; strings below are borrowed from it */
 
     /* what to continue */
@@ -79,10 +79,12 @@ struct params {
  * Any thread. *out is untouched on failure.
  */
 int params_parse(const char *body, size_t len, enum params_where where, const struct params_limits *limits,
-                 struct params *out, struct error *err);
-void params_free(struct params *p); /* frees and zeroes; NULL and a zeroed one are fine */
+                 struct request_params *out, struct error *err);
+/* Prompts and messages are not needed any more: free what they take. All else stays. */
+void params_drop_input(struct request_params *p);
+void params_free(struct request_params *p); /* frees and zeroes; NULL and a zeroed one are fine */
 
 /* The sampler's part; logit_bias is borrowed. n_logprobs from top_logprobs and logprobs. */
-void params_sampling(const struct params *p, enum params_where where, struct sampling *out);
+void params_sampling(const struct request_params *p, enum params_where where, struct sampling *out);
 
 #endif

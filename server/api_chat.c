@@ -1,0 +1,135 @@
+/* POST /v1/chat/completions: messages through the model's template, answers as messages. */
+#include "api_chat.h"
+
+#include "api_common.h"
+#include "request.h"
+#include "server_state.h"
+#include "sse.h"
+
+#include <inferd/clock.h>
+#include <inferd/text.h>
+#include <stdio.h>
+
+int api_chat_tokens(const struct text *text, const struct request_params *p, struct tokens *out, struct error *err) {
+    struct marked_text rendered = {BUF_INIT, BUF_INIT};
+    const struct chat_request chat = {
+        .messages_json = p->messages,
+        .messages_len = p->messages_len,
+        .kwargs_json = p->template_kwargs,
+        .kwargs_len = p->template_kwargs_len,
+        .add_generation_prompt = p->add_generation_prompt,
+        .continue_final_message = p->continue_final_message,
+        .now = clock_unix_time(),
+    };
+    if (!text_has_chat_template(text)) {
+        return error_set_param(err, ERROR_UNSUPPORTED, "messages",
+                               "the model has no chat template; /v1/completions can be used");
+    }
+    int rc = text_render_chat(text, &chat, &rendered, err);
+    if (rc == 0) {
+        rc = text_encode_marked(text, &rendered, p->add_special_tokens ? TEXT_ADD_SPECIAL : 0, out, err);
+    } else if (err->code == ERROR_INVALID && !err->param[0]) {
+        snprintf(err->param, sizeof err->param, "messages");
+    }
+    marked_text_free(&rendered);
+    return rc;
+}
+
+static int prepare(struct request *r, struct error *err) {
+    if (request_alloc_prompts(r, 1, err) ||
+        api_chat_tokens(r->server->text, &r->params, &r->prompts[0].tokens, err)) {
+        return -1;
+    }
+    return r->prompts[0].tokens.n > 0
+               ? 0
+               : error_set_param(err, ERROR_INVALID, "messages", "the messages come to no tokens at all");
+}
+
+/* ---- streaming ----------------------------------------------------------------------------------------------- */
+
+/* data: {…,"choices":[{"index":i,"delta": */
+static void begin_chunk(const struct request *r, const struct choice *c, struct buf *out) {
+    sse_begin(out);
+    request_write_head(r, "chat.completion.chunk", out);
+    buf_printf(out, ",\"choices\":[{\"index\":%zu,\"delta\":", c->index);
+}
+
+static void end_chunk(const struct request *r, struct buf *out) {
+    buf_puts(out, r->params.include_usage ? "}],\"usage\":null}" : "}]}");
+    sse_finish(out);
+}
+
+static void write_first(const struct request *r, struct choice *c, struct buf *out) {
+    begin_chunk(r, c, out);
+    buf_puts(out, "{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null");
+    end_chunk(r, out);
+}
+
+static void write_text(const struct request *r, struct choice *c, size_t n_logprobs, struct buf *out) {
+    begin_chunk(r, c, out);
+    buf_puts(out, "{\"content\":");
+    buf_json_string(out, c->text.data, c->text.len);
+    buf_puts(out, "},\"logprobs\":");
+    if (r->params.logprobs) {
+        logprobs_write_chat(&c->logprobs, n_logprobs, out);
+    } else {
+        buf_puts(out, "null");
+    }
+    buf_puts(out, ",\"finish_reason\":null");
+    end_chunk(r, out);
+}
+
+static void write_finish(const struct request *r, struct choice *c, struct buf *out) {
+    begin_chunk(r, c, out);
+    buf_printf(out, "{},\"logprobs\":null,\"finish_reason\":\"%s\"", request_finish_reason(c));
+    request_write_stop_reason(r, c, out);
+    end_chunk(r, out);
+}
+
+static void write_usage(const struct request *r, struct buf *out) {
+    sse_begin(out);
+    request_write_head(r, "chat.completion.chunk", out);
+    buf_puts(out, ",\"choices\":[],\"usage\":");
+    request_write_usage(r, out);
+    buf_putc(out, '}');
+    sse_finish(out);
+}
+
+/* ---- whole --------------------------------------------------------------------------------------------------- */
+
+static void write_choice(const struct request *r, struct choice *c, struct buf *out) {
+    buf_printf(out, "{\"index\":%zu,\"message\":{\"role\":\"assistant\",\"content\":", c->index);
+    buf_json_string(out, c->text.data, c->text.len);
+    buf_puts(out, ",\"refusal\":null},\"logprobs\":");
+    if (r->params.logprobs) {
+        logprobs_write_chat(&c->logprobs, request_ready_logprobs(c, true), out);
+    } else {
+        buf_puts(out, "null");
+    }
+    buf_printf(out, ",\"finish_reason\":\"%s\"", request_finish_reason(c));
+    request_write_stop_reason(r, c, out);
+    buf_putc(out, '}');
+}
+
+static void write_whole(const struct request *r, struct buf *out) {
+    request_write_head(r, "chat.completion", out);
+    buf_puts(out, ",\"choices\":[");
+    for (size_t i = 0; i < r->n_choices; i++) {
+        buf_puts(out, i ? "," : "");
+        write_choice(r, &r->choices[i], out);
+    }
+    buf_puts(out, "],\"usage\":");
+    request_write_usage(r, out);
+    buf_putc(out, '}');
+}
+
+const struct api api_chat = {
+    .where = IN_CHAT,
+    .id_prefix = "chatcmpl-",
+    .prepare = prepare,
+    .write_first = write_first,
+    .write_text = write_text,
+    .write_finish = write_finish,
+    .write_usage = write_usage,
+    .write_whole = write_whole,
+};

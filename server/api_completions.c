@@ -1,0 +1,131 @@
+/* POST /v1/completions: prompts as text or ids, continued. */
+#include "api_common.h"
+#include "request.h"
+#include "server_state.h"
+#include "sse.h"
+
+#include <inferd/text.h>
+
+static int prepare_prompt(const struct request *r, const struct prompt_input *in, struct prompt *out, struct error *err) {
+    const struct text *text = r->server->text;
+    if (in->text) {
+        unsigned flags = TEXT_PARSE_SPECIAL | (r->params.add_special_tokens ? TEXT_ADD_SPECIAL : 0u);
+        if (text_encode(text, in->text, in->text_len, flags, &out->tokens, err)) {
+            return -1;
+        }
+        if (r->params.echo) {
+            buf_append(&out->echo, in->text, in->text_len);
+        }
+    } else {
+        for (size_t i = 0; i < in->n_ids; i++) {
+            if (tokens_push(&out->tokens, in->ids[i], err)) {
+                return -1;
+            }
+        }
+        if (r->params.echo && text_decode(text, in->ids, in->n_ids, r->params.skip_special_tokens, &out->echo, err)) {
+            return -1;
+        }
+    }
+    if (out->tokens.n == 0) {
+        return error_set_param(err, ERROR_INVALID, "prompt", "prompt must not be empty");
+    }
+    return out->echo.failed ? error_memory(err) : 0;
+}
+
+static int prepare(struct request *r, struct error *err) {
+    if (request_alloc_prompts(r, r->params.n_prompts, err)) {
+        return -1;
+    }
+    for (size_t i = 0; i < r->n_prompts; i++) {
+        if (prepare_prompt(r, &r->params.prompts[i], &r->prompts[i], err)) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* ---- streaming ----------------------------------------------------------------------------------------------- */
+
+static void end_chunk(const struct request *r, struct buf *out) {
+    buf_puts(out, r->params.include_usage ? "}],\"usage\":null}" : "}]}");
+    sse_finish(out);
+}
+
+/* There is no role to announce. */
+static void write_first(const struct request *r, struct choice *c, struct buf *out) {
+    (void)r;
+    (void)c;
+    (void)out;
+}
+
+static void write_text(const struct request *r, struct choice *c, size_t n_logprobs, struct buf *out) {
+    sse_begin(out);
+    request_write_head(r, "text_completion", out);
+    buf_printf(out, ",\"choices\":[{\"index\":%zu,\"text\":", c->index);
+    buf_json_string(out, c->text.data, c->text.len);
+    buf_puts(out, ",\"logprobs\":");
+    if (r->params.top_logprobs >= 0) {
+        logprobs_write_completions(&c->logprobs, n_logprobs, out);
+    } else {
+        buf_puts(out, "null");
+    }
+    buf_puts(out, ",\"finish_reason\":null");
+    end_chunk(r, out);
+}
+
+static void write_finish(const struct request *r, struct choice *c, struct buf *out) {
+    sse_begin(out);
+    request_write_head(r, "text_completion", out);
+    buf_printf(out, ",\"choices\":[{\"index\":%zu,\"text\":\"\",\"logprobs\":null,\"finish_reason\":\"%s\"", c->index,
+               request_finish_reason(c));
+    request_write_stop_reason(r, c, out);
+    end_chunk(r, out);
+}
+
+static void write_usage(const struct request *r, struct buf *out) {
+    sse_begin(out);
+    request_write_head(r, "text_completion", out);
+    buf_puts(out, ",\"choices\":[],\"usage\":");
+    request_write_usage(r, out);
+    buf_putc(out, '}');
+    sse_finish(out);
+}
+
+/* ---- whole --------------------------------------------------------------------------------------------------- */
+
+static void write_choice(const struct request *r, struct choice *c, struct buf *out) {
+    buf_printf(out, "{\"index\":%zu,\"text\":", c->index);
+    buf_json_string(out, c->text.data, c->text.len);
+    buf_puts(out, ",\"logprobs\":");
+    if (r->params.top_logprobs >= 0) {
+        logprobs_write_completions(&c->logprobs, request_ready_logprobs(c, true), out);
+    } else {
+        buf_puts(out, "null");
+    }
+    buf_printf(out, ",\"finish_reason\":\"%s\"", request_finish_reason(c));
+    request_write_stop_reason(r, c, out);
+    buf_putc(out, '}');
+}
+
+static void write_whole(const struct request *r, struct buf *out) {
+    request_write_head(r, "text_completion", out);
+    buf_puts(out, ",\"choices\":[");
+    for (size_t i = 0; i < r->n_choices; i++) {
+        buf_puts(out, i ? "," : "");
+        write_choice(r, &r->choices[i], out);
+    }
+    buf_puts(out, "],\"usage\":");
+    request_write_usage(r, out);
+    buf_putc(out, '}');
+}
+
+const struct api api_completions = {
+    .where = IN_COMPLETIONS,
+    .id_prefix = "cmpl-",
+    .prepare = prepare,
+    .write_first = write_first,
+    .write_text = write_text,
+    .write_finish = write_finish,
+    .write_usage = write_usage,
+    .write_whole = write_whole,
+};

@@ -1,0 +1,56 @@
+#include "probe.h"
+
+#include "api_common.h"
+#include "http.h"
+#include "request.h"
+#include "server_state.h"
+#include "version.h"
+
+#include <stdio.h>
+
+/* The loop runs, or this would not be answered. */
+void probe_live(struct server *s, struct exchange *x) {
+    struct buf body = BUF_INIT;
+    (void)s;
+    buf_puts(&body, "{\"status\":\"ok\"}\n");
+    api_reply(x, 200, &body);
+}
+
+void probe_ready(struct server *s, struct exchange *x) {
+    const char *refusal = server_refusal(s);
+    struct buf body = BUF_INIT;
+    if (refusal) {
+        buf_printf(&body, "{\"status\":\"unavailable\",\"reason\":\"%s\"}\n", refusal);
+    } else {
+        buf_puts(&body, "{\"status\":\"ok\"}\n");
+    }
+    api_reply(x, refusal ? 503 : 200, &body);
+}
+
+void probe_metrics(struct server *s, struct exchange *x) {
+    size_t running, waiting;
+    struct buf body = BUF_INIT;
+    requests_count(s, &running, &waiting);
+    struct metrics_view view = {
+        .running = (double)running,
+        .waiting = (double)waiting,
+        .ready = server_refusal(s) == NULL,
+        .model = s->model,
+        .start_time = (double)s->started_at,
+        .kv_block_size = s->info.kv_block_size,
+        .kv_blocks = s->info.kv_blocks,
+        .max_model_len = s->info.max_model_len,
+    };
+    if (s->engine) {
+        engine_get_stats(s->engine, &view.stats);
+    }
+    metrics_write(&s->metrics, &view, &body);
+    exchange_reply(x, 200, METRICS_CONTENT_TYPE, &body);
+}
+
+void probe_version(struct server *s, struct exchange *x) {
+    struct buf body = BUF_INIT;
+    (void)s;
+    version_describe(true, &body);
+    api_reply(x, 200, &body);
+}

@@ -1,0 +1,674 @@
+#include "request.h"
+
+#include "api_common.h"
+#include "config.h"
+#include "http.h"
+#include "loop.h"
+#include "server_state.h"
+#include "sse.h"
+
+#include <inferd/clock.h>
+#include <inferd/log.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SLOT_BITS 20
+
+static double seconds_between(uint64_t from_ns, uint64_t to_ns) {
+    return to_ns > from_ns ? (double)(to_ns - from_ns) / 1e9 : 0;
+}
+
+/* ---- the table of live choices ------------------------------------------------------------------------------- */
+
+static int table_add(struct choice_table *t, struct choice *c, struct error *err) {
+    size_t tried = 0;
+    while (tried < t->cap && t->slots[t->next]) {
+        t->next = (t->next + 1) % t->cap;
+        tried++;
+    }
+    if (tried == t->cap) {
+        size_t cap = t->cap ? t->cap * 2 : 64;
+        struct choice **slots = cap < (size_t)1 << SLOT_BITS ? realloc(t->slots, cap * sizeof *slots) : NULL;
+        if (!slots) {
+            return error_memory(err);
+        }
+        memset(slots + t->cap, 0, (cap - t->cap) * sizeof *slots);
+        t->next = t->cap;
+        t->slots = slots;
+        t->cap = cap;
+    }
+    t->slots[t->next] = c;
+    c->id = ++t->serial << SLOT_BITS | t->next;
+    return 0;
+}
+
+static struct choice *table_find(const struct choice_table *t, uint64_t id) {
+    size_t slot = id & ((1u << SLOT_BITS) - 1);
+    struct choice *c = slot < t->cap ? t->slots[slot] : NULL;
+    return c && c->id == id ? c : NULL;
+}
+
+static void table_remove(struct choice_table *t, struct choice *c) {
+    t->slots[c->id & ((1u << SLOT_BITS) - 1)] = NULL;
+    c->id = 0;
+}
+
+/* ---- birth and death ----------------------------------------------------------------------------------------- */
+
+struct request *request_open(struct server *s, struct exchange *x, const struct api *api) {
+    struct request *r = calloc(1, sizeof *r);
+    if (!r) {
+        return NULL;
+    }
+    r->server = s;
+    r->api = api;
+    r->exchange = x;
+    r->phase = REQUEST_READING;
+    list_push_back(&s->requests, &r->node);
+    exchange_set_app(x, r);
+    s->metrics.received++;
+    if (!s->tick_on) {
+        s->tick_on = true;
+        loop_timer_set(s->tick, 1000);
+    }
+    return r;
+}
+
+static void request_free(struct request *r) {
+    list_remove(&r->node);
+    for (size_t i = 0; i < r->n_choices; i++) {
+        buf_free(&r->choices[i].text);
+        logprobs_free(&r->choices[i].logprobs);
+    }
+    for (size_t i = 0; i < r->n_prompts; i++) {
+        tokens_free(&r->prompts[i].tokens);
+        buf_free(&r->prompts[i].echo);
+    }
+    free(r->choices);
+    free(r->prompts);
+    params_free(&r->params);
+    buf_free(&r->body);
+    free(r);
+}
+
+/* Count the end, once: by the worst of what happened to it. */
+static void account(struct request *r) {
+    struct metrics *m = &r->server->metrics;
+    bool length = false;
+    if (r->phase == REQUEST_ENDED) {
+        return;
+    }
+    r->phase = REQUEST_ENDED;
+    for (size_t i = 0; i < r->n_choices; i++) {
+        length = length || r->choices[i].finish == FINISH_LENGTH;
+    }
+    if (r->failed) {
+        m->finished_error++;
+    } else if (r->n_done < r->n_choices || r->n_choices == 0) {
+        m->finished_cancelled++;
+        m->cancelled++;
+    } else {
+        *(length ? &m->finished_length : &m->finished_stop) += 1;
+        metrics_observe(m, e2e, seconds_between(r->ready_ns, clock_now_ns()));
+    }
+}
+
+/* Called after everything that may have been the last: counts the end when nothing runs, frees when nothing refers. */
+static void settle(struct request *r) {
+    struct server *s = r->server;
+    if (r->preparing || r->n_in_engine > 0) {
+        return;
+    }
+    if (r->gone || r->failed || (r->n_choices > 0 && r->n_done == r->n_choices)) {
+        account(r);
+    }
+    if (!r->exchange && r->phase == REQUEST_ENDED) {
+        request_free(r);
+        server_request_ended(s);
+    }
+}
+
+static void cancel_choices(struct request *r) {
+    for (size_t i = 0; !r->preparing && i < r->n_choices; i++) {
+        if (r->choices[i].id) {
+            engine_cancel(r->server->engine, r->choices[i].id);
+        }
+    }
+}
+
+void request_gone(struct request *r) {
+    if (!r->gone) {
+        r->gone = true;
+        cancel_choices(r);
+        settle(r);
+    }
+}
+
+void request_completed(struct request *r) {
+    r->exchange = NULL;
+    r->gone = true;
+    cancel_choices(r);
+    settle(r);
+}
+
+/* ---- errors -------------------------------------------------------------------------------------------------- */
+
+static uint64_t *rejection_counter(struct metrics *m, int status) {
+    switch (status) {
+    case 401:
+    case 403:
+        return &m->rejected_unauthorized;
+    case 404:
+        return &m->rejected_not_found;
+    case 413:
+    case 414:
+    case 431:
+        return &m->rejected_too_large;
+    case 429:
+        return &m->rejected_queue_full;
+    case 503:
+        return &m->rejected_unavailable;
+    default:
+        return status < 500 ? &m->rejected_invalid : &m->rejected_error;
+    }
+}
+
+void request_reject(struct request *r, const struct api_error *e) {
+    if (r->phase != REQUEST_ENDED) {
+        r->phase = REQUEST_ENDED;
+        *rejection_counter(&r->server->metrics, e->status) += 1;
+    }
+    if (r->exchange) {
+        api_reply_error(r->server, r->exchange, e);
+    }
+}
+
+/* Queue whole events; *out is freed. */
+static void send_events(struct request *r, struct buf *out) {
+    if (out->failed) {
+        request_gone(r);
+    } else if (out->len > 0 && !r->gone) {
+        r->quiet_ns = clock_now_ns();
+        if (!exchange_write(r->exchange, out->data, out->len)) {
+            r->server->metrics.slow_readers++;
+            request_gone(r);
+        }
+    }
+    buf_free(out);
+}
+
+/* It was admitted and cannot go on: a status where there is none yet, else an event and no [DONE]. */
+static void request_fail(struct request *r, const struct error *err) {
+    struct api_error e = api_error_of(err);
+    if (r->failed || r->gone || r->phase == REQUEST_ENDED) {
+        return;
+    }
+    r->failed = true;
+    cancel_choices(r);
+    if (!r->streaming) {
+        api_reply_error(r->server, r->exchange, &e);
+    } else {
+        struct buf out = BUF_INIT;
+        sse_begin(&out);
+        api_error_write(&e, &out);
+        sse_finish(&out);
+        send_events(r, &out);
+        if (r->exchange) {
+            exchange_end(r->exchange);
+        }
+    }
+}
+
+/* ---- from body to engine ------------------------------------------------------------------------------------- */
+
+int request_alloc_prompts(struct request *r, size_t n, struct error *err) {
+    r->prompts = calloc(n, sizeof *r->prompts);
+    if (!r->prompts) {
+        return error_memory(err);
+    }
+    r->n_prompts = n;
+    return 0;
+}
+
+static int alloc_choices(struct request *r, struct error *err) {
+    const struct config *config = r->server->config;
+    size_t n = r->n_prompts * (size_t)r->params.n, most = config->max_waiting + config->max_sequences;
+    if (n > most) { /* would be 429 for ever */
+        return error_set_param(err, ERROR_INVALID, r->n_prompts > 1 ? "prompt" : "n",
+                               "the request asks for %zu answers at once and this server holds %zu", n, most);
+    }
+    r->choices = calloc(n, sizeof *r->choices);
+    if (!r->choices) {
+        return error_memory(err);
+    }
+    r->n_choices = n;
+    struct sampling sampling;
+    params_sampling(&r->params, r->api->where, &sampling);
+    for (size_t i = 0; i < n; i++) {
+        struct choice *c = &r->choices[i];
+        const struct prompt *p = &r->prompts[i / (size_t)r->params.n];
+        *c = (struct choice){.request = r, .index = i, .stop_index = -1, .stop_token = -1};
+        size_t n_top = sampling.n_logprobs > 0 ? (size_t)sampling.n_logprobs : 0;
+        logprobs_init(&c->logprobs, r->server->text, r->params.skip_special_tokens, n_top, 0);
+        if (p->echo.len) {
+            buf_append(&c->text, p->echo.data, p->echo.len);
+        }
+    }
+    return 0;
+}
+
+/* On a worker thread. */
+static void prepare(void *arg) {
+    struct request *r = arg;
+    const struct server *s = r->server;
+    const struct params_limits limits = {
+        .model = s->model,
+        .vocab_size = s->info.vocab_size,
+        .max_n = s->config->max_n,
+        .strict = s->config->strict_requests,
+    };
+    r->prepare_failed = params_parse(r->body.data ? r->body.data : "", r->body.len, r->api->where, &limits, &r->params,
+                                     &r->error) ||
+                        r->api->prepare(r, &r->error) || alloc_choices(r, &r->error);
+    buf_free(&r->body); /* params' strings live in its tree; messages were rendered */
+}
+
+static size_t max_tokens_of(const struct request *r, const struct prompt *p) {
+    int64_t max = r->params.max_completion_tokens ? r->params.max_completion_tokens : r->params.max_tokens;
+    if (max || r->api->where != IN_COMPLETIONS) {
+        return (size_t)max;
+    }
+    /* completions' default, but never an error of its own */
+    size_t context = r->server->info.max_model_len, room = context > p->tokens.n ? context - p->tokens.n : 1;
+    return room < 16 ? room : 16;
+}
+
+static int submit_choice(struct request *r, struct choice *c, struct error *err) {
+    struct server *s = r->server;
+    const struct request_params *p = &r->params;
+    const struct prompt *prompt = &r->prompts[c->index / (size_t)p->n];
+    if (table_add(&s->choices, c, err)) {
+        return -1;
+    }
+    struct engine_request e = {
+        .id = c->id,
+        .prompt = prompt->tokens.ids,
+        .n_prompt = prompt->tokens.n,
+        .max_tokens = max_tokens_of(r, prompt),
+        .min_tokens = (size_t)p->min_tokens,
+        .stop = p->stop,
+        .n_stop = p->n_stop,
+        .stop_ids = p->stop_ids,
+        .n_stop_ids = p->n_stop_ids,
+        .include_stop = p->include_stop,
+        .ignore_eos = p->ignore_eos,
+        .skip_special = p->skip_special_tokens,
+    };
+    params_sampling(p, r->api->where, &e.sampling);
+    e.sampling.choice = (uint32_t)(c->index % (size_t)p->n);
+    if (engine_submit(s->engine, &e, err)) {
+        table_remove(&s->choices, c);
+        return -1;
+    }
+    c->submitted_ns = clock_now_ns();
+    r->n_in_engine++;
+    if (s->n_running_choices++ == 0) {
+        s->engine_busy_since = c->submitted_ns;
+    }
+    return 0;
+}
+
+static void observe_admitted(struct request *r) {
+    struct metrics *m = &r->server->metrics;
+    int64_t max = r->params.max_completion_tokens ? r->params.max_completion_tokens : r->params.max_tokens;
+    metrics_observe(m, request_n, (double)r->params.n);
+    if (max) {
+        metrics_observe(m, request_max_tokens, (double)max);
+    }
+}
+
+static void submit(struct request *r) {
+    struct error err;
+    for (size_t i = 0; i < r->n_choices; i++) {
+        if (submit_choice(r, &r->choices[i], &err)) {
+            struct api_error e = api_error_of(&err);
+            cancel_choices(r);
+            request_reject(r, &e);
+            return;
+        }
+    }
+    r->phase = REQUEST_WAITING;
+    r->quiet_ns = clock_now_ns();
+    observe_admitted(r);
+    for (size_t i = 0; i < r->n_prompts; i++) { /* the engine has copies */
+        if (r->prompts[i].tokens.n > 256) {
+            size_t n = r->prompts[i].tokens.n;
+            tokens_free(&r->prompts[i].tokens);
+            r->prompts[i].tokens.n = n; /* for usage; ids is NULL */
+        }
+        buf_free(&r->prompts[i].echo);
+    }
+    params_drop_input(&r->params);
+}
+
+static void prepared(void *arg) {
+    struct request *r = arg;
+    struct error draining;
+    r->preparing = false;
+    if (r->gone || r->failed) {
+        settle(r);
+        return;
+    }
+    if (r->params.request_id && !exchange_header(r->exchange, "X-Request-Id")) {
+        exchange_set_id(r->exchange, r->params.request_id);
+    }
+    if (r->prepare_failed) {
+        struct api_error e = api_error_of(&r->error);
+        request_reject(r, &e);
+    } else if (!r->server->engine || r->server->drain_expired) {
+        error_set(&draining, ERROR_UNAVAILABLE, "the server is shutting down");
+        struct api_error e = api_error_of(&draining);
+        request_reject(r, &e);
+    } else {
+        submit(r);
+    }
+}
+
+void request_start(struct request *r) {
+    struct error err;
+    r->body = exchange_take_body(r->exchange);
+    r->ready_ns = clock_now_ns();
+    r->created = clock_unix_time();
+    snprintf(r->id, sizeof r->id, "%s%.32s", r->api->id_prefix, exchange_unique(r->exchange));
+    r->phase = REQUEST_PREPARING;
+    r->preparing = true;
+    if (loop_work(r->server->loop, prepare, prepared, r, &err)) {
+        struct api_error e = api_error_of(&err);
+        r->preparing = false;
+        request_reject(r, &e);
+    }
+}
+
+/* ---- the engine's events ------------------------------------------------------------------------------------- */
+
+/* Begin the 200 of a stream: the first chunk of every choice, whichever has something to say. */
+static void start_stream(struct request *r) {
+    struct buf out = BUF_INIT;
+    if (r->streaming || r->gone) {
+        return;
+    }
+    r->streaming = true;
+    exchange_add_header(r->exchange, "Cache-Control", "no-cache");
+    exchange_add_header(r->exchange, "X-Accel-Buffering", "no");
+    exchange_stream(r->exchange, SSE_CONTENT_TYPE);
+    for (size_t i = 0; i < r->n_choices; i++) {
+        r->api->write_first(r, &r->choices[i], &out);
+    }
+    send_events(r, &out);
+}
+
+static bool wants_logprobs(const struct request *r) {
+    return r->api->where == IN_CHAT ? r->params.logprobs : r->params.top_logprobs >= 0;
+}
+
+size_t request_ready_logprobs(const struct choice *c, bool last) {
+    return wants_logprobs(c->request) ? logprobs_ready(&c->logprobs, c->shown, last && c->finish == FINISH_LENGTH) : 0;
+}
+
+/* One chunk with what may be shown now; none when that is nothing. */
+static void stream_text(struct request *r, struct choice *c, bool last, struct buf *out) {
+    if (c->text.len == 0) {
+        return;
+    }
+    r->api->write_text(r, c, request_ready_logprobs(c, last), out);
+    buf_reset(&c->text);
+    r->server->metrics.stream_events++;
+}
+
+static void on_started(struct request *r, struct choice *c, uint64_t now) {
+    c->started_ns = now;
+    metrics_observe(&r->server->metrics, queue_time, seconds_between(c->submitted_ns, now));
+    if (r->phase == REQUEST_WAITING) {
+        r->phase = REQUEST_RUNNING;
+    }
+}
+
+static void on_token_time(struct request *r, struct choice *c, uint64_t now) {
+    struct metrics *m = &r->server->metrics;
+    if (!c->first_ns) {
+        c->first_ns = now;
+        metrics_observe(m, prefill_time, seconds_between(c->started_ns, now));
+    } else {
+        metrics_observe(m, inter_token, seconds_between(c->last_ns, now));
+    }
+    if (!r->first_ns) {
+        r->first_ns = now;
+        metrics_observe(m, ttft, seconds_between(r->ready_ns, now));
+    }
+    c->last_ns = now;
+}
+
+/* Take the text (and log-probability) of a TOKEN or DONE event. */
+static int take_text(struct request *r, struct choice *c, const struct engine_event *e, struct error *err) {
+    if (e->token >= 0 && wants_logprobs(r) && logprobs_push(&c->logprobs, e, err)) {
+        return -1;
+    }
+    buf_append(&c->text, e->text, e->text_len);
+    c->shown += e->text_len;
+    return c->text.failed ? error_memory(err) : 0;
+}
+
+static void on_token(struct request *r, struct choice *c, const struct engine_event *e, uint64_t now) {
+    struct error err;
+    if (!c->started_ns) {
+        on_started(r, c, now);
+    }
+    if (e->token >= 0) {
+        on_token_time(r, c, now);
+    }
+    if (take_text(r, c, e, &err)) {
+        request_fail(r, &err);
+    } else if (r->params.stream) {
+        struct buf out = BUF_INIT;
+        start_stream(r);
+        stream_text(r, c, false, &out);
+        send_events(r, &out);
+    }
+}
+
+static void observe_choice(struct request *r, const struct choice *c, const struct engine_event *e) {
+    struct metrics *m = &r->server->metrics;
+    metrics_observe(m, request_prompt, (double)e->prompt_tokens);
+    metrics_observe(m, request_generation, (double)e->completion_tokens);
+    metrics_observe(m, request_max_generation, (double)e->completion_tokens);
+    metrics_observe(m, request_computed, (double)(e->prompt_tokens - e->cached_tokens));
+    if (c->first_ns) {
+        metrics_observe(m, decode_time, seconds_between(c->first_ns, c->last_ns));
+        metrics_observe(m, inference_time, seconds_between(c->started_ns, c->last_ns));
+    }
+    if (e->completion_tokens > 1) {
+        metrics_observe(m, per_token, seconds_between(c->first_ns, c->last_ns) / (double)(e->completion_tokens - 1));
+    }
+    *(e->finish == FINISH_LENGTH ? &m->success_length : &m->success_stop) += 1;
+}
+
+/* Everything was said. */
+static void finish(struct request *r) {
+    struct buf out = BUF_INIT;
+    account(r); /* before the client can know, so that whoever has the answer finds it counted */
+    if (!r->params.stream) {
+        r->api->write_whole(r, &out);
+        buf_putc(&out, '\n');
+        api_reply(r->exchange, 200, &out);
+        return;
+    }
+    if (r->params.include_usage) {
+        r->api->write_usage(r, &out);
+    }
+    sse_done(&out);
+    send_events(r, &out);
+    if (r->exchange && !r->gone) {
+        exchange_end(r->exchange);
+    }
+}
+
+static void on_done(struct request *r, struct choice *c, const struct engine_event *e, uint64_t now) {
+    struct error err;
+    c->finish = e->finish;
+    c->stop_index = e->stop_index;
+    c->stop_token = e->stop_token;
+    c->completion_tokens = e->completion_tokens;
+    c->cached_tokens = e->cached_tokens;
+    if (e->finish == FINISH_CANCELLED || e->finish == FINISH_ERROR) {
+        *(e->finish == FINISH_ERROR ? &r->server->metrics.success_error : &r->server->metrics.success_abort) += 1;
+        if (!r->gone && !r->failed && r->phase != REQUEST_ENDED) { /* not asked for: the engine itself gave up */
+            error_set(&err, ERROR_INTERNAL, "the engine ended the request");
+            request_fail(r, &err);
+        }
+        return;
+    }
+    if (e->token >= 0) {
+        on_token_time(r, c, now);
+    }
+    observe_choice(r, c, e);
+    c->done = true;
+    r->n_done++;
+    if (r->gone || r->failed || r->phase == REQUEST_ENDED) {
+        return;
+    }
+    if (take_text(r, c, e, &err)) {
+        request_fail(r, &err);
+        return;
+    }
+    if (r->params.stream) {
+        struct buf out = BUF_INIT;
+        start_stream(r);
+        stream_text(r, c, true, &out);
+        r->api->write_finish(r, c, &out);
+        send_events(r, &out);
+    }
+    if (r->n_done == r->n_choices && !r->gone) {
+        finish(r);
+    }
+}
+
+void request_on_event(struct server *s, const struct engine_event *e) {
+    struct choice *c = table_find(&s->choices, e->id);
+    uint64_t now = clock_now_ns();
+    if (!c) {
+        return;
+    }
+    struct request *r = c->request;
+    bool last = e->kind == ENGINE_EVENT_DONE || e->kind == ENGINE_EVENT_ERROR;
+    bool deaf = r->gone || r->failed || r->phase == REQUEST_ENDED;
+    if (last) { /* before anything that may free the request */
+        table_remove(&s->choices, c);
+        s->n_running_choices--;
+    }
+    if (e->kind == ENGINE_EVENT_STARTED) {
+        on_started(r, c, now);
+    } else if (e->kind == ENGINE_EVENT_TOKEN && !deaf) {
+        on_token(r, c, e, now);
+    } else if (e->kind == ENGINE_EVENT_DONE) {
+        on_done(r, c, e, now);
+    } else if (e->kind == ENGINE_EVENT_ERROR) {
+        s->metrics.success_error++;
+        request_fail(r, &e->error);
+    }
+    if (last) {
+        r->n_in_engine--;
+        settle(r);
+    }
+}
+
+/* ---- all of them --------------------------------------------------------------------------------------------- */
+
+static void tick(struct request *r, uint64_t now) {
+    const struct config *config = r->server->config;
+    uint64_t ping = (uint64_t)(config->sse_ping_interval * 1e9), limit = (uint64_t)(config->request_timeout * 1e9);
+    if (r->gone || r->failed || (r->phase != REQUEST_WAITING && r->phase != REQUEST_RUNNING)) {
+        return;
+    }
+    if (limit && now - r->ready_ns > limit) {
+        struct error err;
+        error_set(&err, ERROR_UNAVAILABLE, "the request took longer than this server allows");
+        request_fail(r, &err);
+    } else if (ping && r->params.stream && now - r->quiet_ns > ping) {
+        /* also begins the answer of one that waits long: it was admitted, and a proxy in between would give up */
+        struct buf out = BUF_INIT;
+        start_stream(r);
+        sse_ping(&out);
+        send_events(r, &out);
+    }
+}
+
+void requests_tick(struct server *s) {
+    uint64_t now = clock_now_ns();
+    LIST_FOR_EACH_SAFE(node, next, &s->requests) {
+        struct request *r = LIST_ENTRY(node, struct request, node);
+        tick(r, now);
+    }
+}
+
+void requests_fail(struct server *s, const struct error *err) {
+    LIST_FOR_EACH_SAFE(node, next, &s->requests) {
+        struct request *r = LIST_ENTRY(node, struct request, node);
+        if (r->phase == REQUEST_READING) {
+            struct api_error e = api_error_of(err);
+            request_reject(r, &e);
+        } else {
+            request_fail(r, err);
+            settle(r);
+        }
+    }
+}
+
+void requests_count(const struct server *s, size_t *running, size_t *waiting) {
+    *running = *waiting = 0;
+    LIST_FOR_EACH(node, &s->requests) {
+        const struct request *r = LIST_ENTRY(node, struct request, node);
+        *running += r->phase == REQUEST_RUNNING;
+        *waiting += r->phase < REQUEST_RUNNING;
+    }
+}
+
+/* ---- for the two APIs ---------------------------------------------------------------------------------------- */
+
+const char *request_finish_reason(const struct choice *c) {
+    return c->finish == FINISH_LENGTH ? "length" : "stop";
+}
+
+void request_write_head(const struct request *r, const char *object, struct buf *out) {
+    buf_printf(out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", r->id, object, (long long)r->created);
+    json_put_string(out, r->server->model);
+    buf_printf(out, ",\"system_fingerprint\":\"%s\"", r->server->fingerprint);
+}
+
+void request_write_usage(const struct request *r, struct buf *out) {
+    size_t prompt = 0, completion = 0, cached = 0, n = (size_t)r->params.n;
+    for (size_t i = 0; i < r->n_choices; i++) {
+        completion += r->choices[i].completion_tokens;
+        if (i % n == 0) { /* a prompt counts once, whatever n is */
+            prompt += r->prompts[i / n].tokens.n;
+            cached += r->choices[i].cached_tokens;
+        }
+    }
+    buf_printf(out,
+               "{\"prompt_tokens\":%zu,\"completion_tokens\":%zu,\"total_tokens\":%zu,"
+               "\"prompt_tokens_details\":{\"cached_tokens\":%zu},"
+               "\"completion_tokens_details\":{\"reasoning_tokens\":0}}",
+               prompt, completion, prompt + completion, cached);
+}
+
+void request_write_stop_reason(const struct request *r, const struct choice *c, struct buf *out) {
+    buf_puts(out, ",\"stop_reason\":");
+    if (c->stop_index >= 0 && (size_t)c->stop_index < r->params.n_stop) {
+        const struct meta_stop *s = &r->params.stop[c->stop_index];
+        buf_json_string(out, s->bytes, s->len);
+    } else if (c->stop_token >= 0) {
+        buf_printf(out, "%d", c->stop_token);
+    } else {
+        buf_puts(out, "null");
+    }
+}

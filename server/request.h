@@ -1,0 +1,122 @@
+/*
+ * A request to one of the generating endpoints, from its headers to its last byte, and the choices it consists of.
+ *
+ *   READING  body comes in       PREPARING  a worker parses, renders, tokenises
+ *   WAITING  in the engine's queue       RUNNING  a choice has started       ENDED  counted as finished or rejected
+ *
+ * Owned by the loop thread; while PREPARING the worker alone touches it. It is freed when HTTP has completed it, no
+ * worker has it, and the engine has sent the last event of each of its choices.
+ */
+#ifndef INFERD_REQUEST_H
+#define INFERD_REQUEST_H
+
+#include "logprobs.h"
+#include "params.h"
+
+#include <inferd/buf.h>
+#include <inferd/engine.h>
+#include <inferd/list.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct api_error;
+struct exchange;
+struct request;
+struct server;
+
+struct prompt {
+    struct tokens tokens;
+    struct buf echo; /* its text, when it is to be shown */
+};
+
+/* One answer: index = prompt * n + k. */
+struct choice {
+    struct request *request;
+    size_t index;
+    uint64_t id; /* the engine's; 0 = not in the engine */
+    bool done;   /* ended as it should */
+    struct buf text; /* all of it; in a stream, what waits for the next chunk (nothing, between two events) */
+    size_t shown;    /* bytes of generated text, so far */
+    struct logprobs logprobs;
+    uint64_t submitted_ns, started_ns, first_ns, last_ns; /* 0 = not yet */
+    enum finish_reason finish;
+    int32_t stop_index, stop_token;
+    uint32_t completion_tokens, cached_tokens;
+};
+
+/* What differs between chat and completions. */
+struct api {
+    enum params_where where;
+    const char *id_prefix;
+    /* On a worker: fill prompts from params. */
+    int (*prepare)(struct request *r, struct error *err);
+    /* Chunks of a stream, as whole events. */
+    void (*write_first)(const struct request *r, struct choice *c, struct buf *out);
+    void (*write_text)(const struct request *r, struct choice *c, size_t n_logprobs, struct buf *out);
+    void (*write_finish)(const struct request *r, struct choice *c, struct buf *out);
+    void (*write_usage)(const struct request *r, struct buf *out);
+    /* The body of a plain answer. */
+    void (*write_whole)(const struct request *r, struct buf *out);
+};
+extern const struct api api_chat, api_completions;
+
+enum request_phase { REQUEST_READING, REQUEST_PREPARING, REQUEST_WAITING, REQUEST_RUNNING, REQUEST_ENDED };
+
+struct request {
+    struct list node; /* in server->requests */
+    struct server *server;
+    const struct api *api;
+    struct exchange *exchange; /* NULL once HTTP has completed it */
+    enum request_phase phase;
+    bool preparing; /* the worker has it */
+    bool gone;      /* nobody reads the answer any more */
+    bool failed;    /* answered with an error */
+    bool streaming; /* the 200 is out */
+
+    struct buf body;
+    struct request_params params;
+    struct error error; /* of prepare */
+    bool prepare_failed;
+
+    struct prompt *prompts; /* [n_prompts], owned */
+    size_t n_prompts;
+    struct choice *choices; /* [n_choices], owned */
+    size_t n_choices, n_done, n_in_engine;
+
+    char id[48];
+    int64_t created;
+    uint64_t ready_ns; /* the body was complete */
+    uint64_t first_ns; /* first token of any choice */
+    uint64_t quiet_ns; /* when something was last sent or began to be waited for */
+};
+
+/* The headers are in. Counts it as received. NULL: out of memory. */
+struct request *request_open(struct server *s, struct exchange *x, const struct api *api);
+/* Refuse it. */
+void request_reject(struct request *r, const struct api_error *e);
+/* The body is in: prepare, submit, answer. */
+void request_start(struct request *r);
+/* The client left. */
+void request_gone(struct request *r);
+/* HTTP is done with it. */
+void request_completed(struct request *r);
+
+/* An event of the engine. */
+void request_on_event(struct server *s, const struct engine_event *event);
+/* Once a second: deadlines, and a sign of life on silent streams. */
+void requests_tick(struct server *s);
+/* End all of them with this error. */
+void requests_fail(struct server *s, const struct error *err);
+/* How many run, how many wait. */
+void requests_count(const struct server *s, size_t *running, size_t *waiting);
+
+/* Used by the two APIs. */
+int request_alloc_prompts(struct request *r, size_t n, struct error *err);
+size_t request_ready_logprobs(const struct choice *c, bool last); /* how many entries may be written now */
+const char *request_finish_reason(const struct choice *c); /* "stop", "length" */
+/* {"id":…,"object":…,"created":…,"model":…,"system_fingerprint":…   (the object stays open) */
+void request_write_head(const struct request *r, const char *object, struct buf *out);
+void request_write_usage(const struct request *r, struct buf *out); /* {"prompt_tokens":…} */
+void request_write_stop_reason(const struct request *r, const struct choice *c, struct buf *out); /* ,"stop_reason":… */
+
+#endif

@@ -1,0 +1,330 @@
+#include "server.h"
+
+#include "config.h"
+#include "http.h"
+#include "loop.h"
+#include "request.h"
+#include "route.h"
+#include "server_state.h"
+#include "version.h"
+
+#include <gnutls/crypto.h>
+#include <gnutls/gnutls.h>
+#include <inferd/clock.h>
+#include <inferd/log.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#define EVENTS_A_TURN 1024   /* then HTTP gets its turn */
+#define LAST_WORDS_MS 5000   /* to write out the errors that end a drain */
+#define ENGINE_STOP_MS 60000 /* for the step that runs when everything else has ended */
+
+static uint64_t milliseconds(double seconds) {
+    return (uint64_t)(seconds * 1000);
+}
+
+/* ---- names --------------------------------------------------------------------------------------------------- */
+
+/* The served name, else the model's file or folder name without ".gguf": known before anything is loaded. */
+static char *served_name(const struct config *c) {
+    if (c->served_model_name[0]) {
+        return strdup(c->served_model_name);
+    }
+    size_t end = strlen(c->model), begin;
+    while (end > 1 && c->model[end - 1] == '/') {
+        end--;
+    }
+    for (begin = end; begin > 0 && c->model[begin - 1] != '/';) {
+        begin--;
+    }
+    if (end - begin > 5 && strncmp(c->model + end - 5, ".gguf", 5) == 0) {
+        end -= 5;
+    }
+    return end > begin ? strndup(c->model + begin, end - begin) : strdup("model");
+}
+
+/* Changes with whatever may change an answer to the same request and seed. */
+static void make_fingerprint(struct server *s) {
+    struct buf b = BUF_INIT;
+    unsigned char digest[32] = {0};
+    buf_printf(&b, "%s %s %s %s %s %zu %zu %s", version_number(), s->info.architecture, s->info.model_name, s->info.backend,
+               s->info.variant, s->info.n_parameters, s->info.weight_bytes, s->config->kv_dtype);
+    if (!b.failed) {
+        gnutls_hash_fast(GNUTLS_DIG_SHA256, b.data, b.len, digest);
+    }
+    buf_free(&b);
+    snprintf(s->fingerprint, sizeof s->fingerprint, "fp_%02x%02x%02x%02x%02x%02x", digest[0], digest[1], digest[2],
+             digest[3], digest[4], digest[5]);
+}
+
+/* ---- health -------------------------------------------------------------------------------------------------- */
+
+const char *server_refusal(const struct server *s) {
+    if (s->phase == SERVER_LOADING) {
+        return "loading";
+    }
+    if (s->phase == SERVER_DRAINING) {
+        return "draining";
+    }
+    if (s->n_running_choices > 0) {
+        struct engine_stats stats;
+        engine_get_stats(s->engine, &stats);
+        uint64_t since = stats.last_step_ns > s->engine_busy_since ? stats.last_step_ns : s->engine_busy_since;
+        if (clock_now_ns() - since > (uint64_t)(s->config->stall_timeout * 1e9)) {
+            return "the engine makes no progress";
+        }
+    }
+    return NULL;
+}
+
+/* ---- the engine ---------------------------------------------------------------------------------------------- */
+
+static void on_notify(void *arg) { /* engine thread */
+    loop_wake(arg);
+}
+
+static void on_wake(void *arg) {
+    struct server *s = arg;
+    struct engine_event event;
+    if (!s->engine) {
+        return;
+    }
+    for (int i = 0; i < EVENTS_A_TURN; i++) {
+        if (!engine_poll(s->engine, &event)) {
+            return;
+        }
+        request_on_event(s, &event);
+    }
+    loop_wake(s->loop);
+}
+
+struct load {
+    struct server *server;
+    struct engine *engine;
+};
+
+static void load_work(void *arg) {
+    struct load *load = arg;
+    struct engine_config config;
+    config_engine(load->server->config, &config);
+    load->server->load_failed = engine_open(&config, &load->engine, &load->server->load_error) != 0;
+}
+
+static void load_after(void *arg) {
+    struct load *load = arg;
+    struct server *s = load->server;
+    if (s->load_failed) {
+        loop_stop(s->loop);
+        return;
+    }
+    s->engine = load->engine;
+    s->text = engine_text(s->engine);
+    engine_get_info(s->engine, &s->info);
+    engine_set_notify(s->engine, on_notify, s->loop);
+    make_fingerprint(s);
+    s->phase = SERVER_READY;
+    const struct engine_info *i = &s->info;
+    log_info("serving %s (%s, %.0fM parameters) on %s %s with %zu threads: context of %zu tokens, KV memory for %zu, "
+             "%zu sequences at once",
+             s->model, i->architecture, (double)i->n_parameters / 1e6, i->backend, i->variant, i->threads,
+             i->max_model_len, i->kv_blocks * i->kv_block_size, s->config->max_sequences);
+}
+
+/* ---- the end ------------------------------------------------------------------------------------------------- */
+
+static bool nothing_left(const struct server *s) {
+    return list_empty(&s->requests) && s->n_jobs == 0;
+}
+
+void server_request_ended(struct server *s) {
+    if (s->phase == SERVER_DRAINING && nothing_left(s)) {
+        loop_stop(s->loop);
+    }
+}
+
+static void fail_requests(struct server *s) {
+    struct error err;
+    s->drain_expired = true;
+    error_set(&err, ERROR_UNAVAILABLE, "the server is shutting down");
+    requests_fail(s, &err);
+}
+
+static void on_drain_timer(void *arg) {
+    struct server *s = arg;
+    if (s->stopping) {
+        log_error("the engine does not end its step; giving up");
+        _exit(1);
+    }
+    if (s->drain_expired) {
+        loop_stop(s->loop);
+        return;
+    }
+    log_warn("drain_timeout is over: ending what still runs");
+    fail_requests(s);
+    loop_timer_set(s->drain_timer, LAST_WORDS_MS);
+}
+
+static void on_terminate(void *arg) {
+    struct server *s = arg;
+    if (s->phase == SERVER_LOADING) { /* nothing is running that could be lost, and a load cannot be interrupted */
+        log_info("stopped while loading");
+        _exit(0);
+    }
+    if (s->phase == SERVER_DRAINING) {
+        log_warn("told again to stop: ending at once");
+        fail_requests(s);
+        http_flush(s->http);
+        _exit(0);
+    }
+    size_t running, waiting;
+    requests_count(s, &running, &waiting);
+    s->phase = SERVER_DRAINING;
+    http_announce_close(s->http);
+    log_info("draining: %zu requests run, %zu wait, at most %.0f s", running, waiting, s->config->drain_timeout);
+    if (nothing_left(s)) {
+        loop_stop(s->loop);
+    } else {
+        loop_timer_set(s->drain_timer, milliseconds(s->config->drain_timeout));
+    }
+}
+
+static int load_keys(struct server *s, struct error *err) {
+    struct api_keys keys = {0};
+    struct auth auth;
+    if (config_api_keys(s->config, &keys, err)) {
+        return -1;
+    }
+    int rc = auth_init(&auth, &keys, err);
+    api_keys_free(&keys);
+    if (rc == 0) {
+        auth_free(&s->auth);
+        s->auth = auth;
+    }
+    return rc;
+}
+
+static void on_hangup(void *arg) {
+    struct server *s = arg;
+    struct error err;
+    if (load_keys(s, &err)) {
+        log_error("the keys stay as they were: %s", err.message);
+    } else {
+        log_info("API keys read again: %zu", s->auth.n);
+    }
+}
+
+static void on_tick(void *arg) {
+    struct server *s = arg;
+    requests_tick(s);
+    s->tick_on = !list_empty(&s->requests);
+    if (s->tick_on) {
+        loop_timer_set(s->tick, 1000);
+    }
+}
+
+/* ---- set-up -------------------------------------------------------------------------------------------------- */
+
+/* Connections need descriptors: take what the hard limit gives. */
+static void raise_descriptor_limit(size_t connections) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < connections + 64) {
+        limit.rlim_cur = connections + 64 < limit.rlim_max ? connections + 64 : limit.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &limit);
+    }
+}
+
+static int open_http(struct server *s, struct error *err) {
+    const struct config *c = s->config;
+    const struct http_config config = {
+        .host = c->host,
+        .port = c->port,
+        .max_connections = c->max_connections,
+        .max_body_size = c->max_body_size,
+        .max_header_size = c->max_header_size,
+        .max_buffered = c->max_body_size > ((size_t)64 << 20) ? 4 * c->max_body_size : (size_t)256 << 20,
+        .header_timeout_ms = milliseconds(c->header_timeout),
+        .body_timeout_ms = milliseconds(c->body_timeout),
+        .idle_timeout_ms = milliseconds(c->idle_timeout),
+        .write_timeout_ms = milliseconds(c->write_timeout),
+    };
+    struct http_app app;
+    route_app(s, &app);
+    if (!config_host_is_loopback(c->host) && s->auth.n == 0 && !c->insecure) {
+        return error_set_param(err, ERROR_MODEL, "host",
+                               "others can reach %s and there is no API key: set api_keys_file or INFERD_API_KEY, or "
+                               "insecure = true if that is meant", c->host);
+    }
+    if (http_open(s->loop, &config, &app, &s->http, err)) {
+        return -1;
+    }
+    bool v6 = strchr(c->host, ':') != NULL;
+    log_info("listening on http://%s%s%s:%zu, loading %s; libmicrohttpd %s", v6 ? "[" : "", c->host, v6 ? "]" : "",
+             http_port(s->http), c->model, http_library_version());
+    return 0;
+}
+
+static int open_all(struct server *s, struct load *load, struct error *err) {
+    signal(SIGPIPE, SIG_IGN);
+    raise_descriptor_limit(s->config->max_connections);
+    s->model = served_name(s->config);
+    if (!s->model) {
+        return error_memory(err);
+    }
+    route_register(s);
+    if (load_keys(s, err) || loop_open(&s->loop, err)) {
+        return -1;
+    }
+    loop_on_wake(s->loop, on_wake, s);
+    return loop_on_signal(s->loop, SIGTERM, on_terminate, s, err) || loop_on_signal(s->loop, SIGINT, on_terminate, s, err) ||
+                   loop_on_signal(s->loop, SIGHUP, on_hangup, s, err) ||
+                   loop_timer_new(s->loop, on_tick, s, &s->tick, err) ||
+                   loop_timer_new(s->loop, on_drain_timer, s, &s->drain_timer, err) || open_http(s, err) ||
+                   loop_work(s->loop, load_work, load_after, load, err)
+               ? -1
+               : 0;
+}
+
+/* Order matters: HTTP lets go of the requests, the engine sends their last events, then both can go. */
+static void close_all(struct server *s) {
+    s->phase = SERVER_DRAINING;
+    s->stopping = true;
+    http_close(s->http);
+    s->http = NULL;
+    if (s->drain_timer) {
+        loop_timer_set(s->drain_timer, ENGINE_STOP_MS);
+    }
+    while (!nothing_left(s)) {
+        loop_run(s->loop);
+    }
+    loop_timer_free(s->drain_timer);
+    loop_timer_free(s->tick);
+    engine_close(s->engine);
+    loop_free(s->loop);
+    auth_free(&s->auth);
+    free(s->choices.slots);
+    free(s->model);
+}
+
+int server_run(const struct config *config, struct error *err) {
+    struct server s = {.config = config, .phase = SERVER_LOADING, .started_at = clock_unix_time()};
+    struct load load = {.server = &s};
+    log_set_level(config_log_level(config));
+    list_init(&s.requests);
+    int rc = open_all(&s, &load, err);
+    if (rc == 0) {
+        loop_run(s.loop);
+        if (s.load_failed) {
+            *err = s.load_error;
+            rc = -1;
+        }
+    }
+    close_all(&s);
+    if (rc == 0) {
+        log_info("stopped");
+    }
+    return rc;
+}
