@@ -1,0 +1,309 @@
+/* The CPU backend: opening, memory, weights, and the table of operations. */
+#include "cpu.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum {
+    MAX_THREADS = 1024,
+    MAX_ROWS = 1 << 20,
+    PARTIAL_FLOATS = 4 << 20, /* 16 MB: 32 heads of 128 at 131,072 positions */
+};
+
+static const struct {
+    const char *name;
+    const struct cpu_kernels *kernels;
+    bool (*available)(void); /* NULL: everywhere */
+} variants[] = {
+#if defined(__x86_64__)
+    {"avx512", &cpu_kernels_avx512, cpu_has_avx512},
+    {"avx2", &cpu_kernels_avx2, cpu_has_avx2},
+#endif
+    {"generic", &cpu_kernels_generic, NULL},
+};
+
+static int pick_variant(const char *name, const struct cpu_kernels **out, struct error *err) {
+    for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
+        bool available = !variants[i].available || variants[i].available();
+        if (name == NULL ? available : strcmp(name, variants[i].name) == 0) {
+            if (!available) {
+                return error_set(err, ERROR_DEVICE, "this CPU does not run the variant \"%s\"", name);
+            }
+            *out = variants[i].kernels;
+            return 0;
+        }
+    }
+    return error_set(err, ERROR_DEVICE, "the CPU backend has no such variant");
+}
+
+/* Pages are zero, and taken from the system when first touched. */
+static void *map_zeroed(size_t bytes) {
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return p == MAP_FAILED ? NULL : p;
+}
+
+static size_t round_up(size_t n, size_t to) {
+    return (n + to - 1) / to * to;
+}
+
+/* Floats of scratch a worker needs: for a panel of linear, or for an attention task at MAX_HEAD_DIM (attention.h). */
+static size_t scratch_floats(void) {
+    size_t panel = (size_t)LINEAR_PANEL * LINEAR_CHUNK;
+    size_t attention = (size_t)2 * ATTENTION_KEYS * MAX_HEAD_DIM + (size_t)ATTENTION_QUERIES * ATTENTION_KEYS +
+                       (size_t)3 * ATTENTION_QUERIES * MAX_HEAD_DIM + (size_t)6 * round_up(ATTENTION_QUERIES, 16);
+    return round_up(panel > attention ? panel : attention, 1024);
+}
+
+/* Lay the workspace out from `base` (NULL to measure); returns its size in bytes. No overflow: threads and rows are bounded. */
+static size_t workspace_layout(struct backend *b, char *base) {
+    size_t at = 0;
+#define TAKE(field, n)                                                                                                 \
+    do {                                                                                                               \
+        (field) = (void *)(base ? base + at : NULL);                                                                   \
+        at += round_up((n) * sizeof *(field), 4096);                                                                   \
+    } while (0)
+    TAKE(b->scratch, b->threads * b->scratch_floats);
+    TAKE(b->ranges, b->max_rows);
+    TAKE(b->partials, b->partial_floats);
+    for (size_t i = 0; i < ROPE_CACHES; i++) {
+        TAKE(b->rope[i].inv_freq, (size_t)MAX_HEAD_DIM / 2);
+        TAKE(b->rope[i].positions, b->max_rows);
+        TAKE(b->rope[i].cosines, b->max_rows * (MAX_HEAD_DIM / 2));
+        TAKE(b->rope[i].sines, b->max_rows * (MAX_HEAD_DIM / 2));
+    }
+#undef TAKE
+    return at;
+}
+
+static void read_device_name(char *out, size_t size) {
+    snprintf(out, size, "CPU");
+    FILE *f = fopen("/proc/cpuinfo", "re");
+    if (!f) {
+        return;
+    }
+    char line[256];
+    while (fgets(line, sizeof line, f)) {
+        char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) == 0 && colon) {
+            colon[strcspn(colon, "\n")] = 0;
+            snprintf(out, size, "%s", colon + (colon[1] == ' ' ? 2 : 1));
+            break;
+        }
+    }
+    fclose(f);
+}
+
+static void cpu_close(struct backend *b) {
+    if (!b) {
+        return;
+    }
+    pool_free(b->pool);
+    if (b->workspace) {
+        munmap(b->workspace, b->workspace_bytes);
+    }
+    free(b);
+}
+
+static int cpu_open(const struct backend_config *config, struct backend **out, struct error *err) {
+    const struct cpu_kernels *kernels = NULL;
+    if (pick_variant(config->variant, &kernels, err) < 0) {
+        return -1;
+    }
+    if (config->threads > MAX_THREADS) {
+        return error_set_param(err, ERROR_INVALID, "threads", "threads must be at most %d", MAX_THREADS);
+    }
+    if (config->max_rows == 0 || config->max_rows > MAX_ROWS) {
+        return error_set(err, ERROR_INVALID, "the CPU backend takes 1 to %d rows in a call, not %zu", MAX_ROWS,
+                         config->max_rows);
+    }
+    struct backend *b = calloc(1, sizeof *b);
+    if (!b) {
+        return error_memory(err);
+    }
+    b->kernels = kernels;
+    b->threads = config->threads > 0 ? config->threads : cpu_available_threads();
+    if (b->threads > MAX_THREADS) {
+        b->threads = MAX_THREADS;
+    }
+    b->max_rows = config->max_rows;
+    b->scratch_floats = scratch_floats();
+    b->partial_floats = PARTIAL_FLOATS;
+    read_device_name(b->device, sizeof b->device);
+    b->workspace_bytes = workspace_layout(b, NULL);
+    b->workspace = map_zeroed(b->workspace_bytes);
+    if (!b->workspace) {
+        error_memory(err);
+        goto fail;
+    }
+    workspace_layout(b, b->workspace);
+    b->pool = pool_create(b->threads, err);
+    if (!b->pool) {
+        goto fail;
+    }
+    *out = b;
+    return 0;
+fail:
+    cpu_close(b);
+    return -1;
+}
+
+static void cpu_info(const struct backend *b, struct backend_info *out) {
+    *out = (struct backend_info){
+        .name = "cpu",
+        .variant = b->kernels->variant,
+        .device = b->device,
+        .threads = b->threads,
+        .activation_dtype = DTYPE_F32,
+        .memory_total = cpu_available_memory(),
+    };
+}
+
+/* Operations return when they are done. */
+static int cpu_sync(struct backend *b, struct error *err) {
+    (void)b, (void)err;
+    return 0;
+}
+
+/* Large pieces are mapped, so that pages nobody has written take no memory; the header before the piece says which. */
+struct allocation {
+    _Alignas(64) size_t mapped_bytes; /* of the mapping, header included; 0: from the heap */
+};
+enum {
+    MAP_FROM = 256 * 1024
+};
+
+static int cpu_alloc(struct backend *b, size_t bytes, void **out, struct error *err) {
+    (void)b;
+    if (bytes > SIZE_MAX / 2) {
+        return error_memory(err);
+    }
+    size_t total = round_up(sizeof(struct allocation) + bytes, 64);
+    struct allocation *a = total >= MAP_FROM ? map_zeroed(total) : aligned_alloc(64, total);
+    if (!a) {
+        return error_memory(err);
+    }
+    if (total < MAP_FROM) {
+        memset(a, 0, total);
+    }
+    a->mapped_bytes = total >= MAP_FROM ? total : 0;
+    *out = a + 1;
+    return 0;
+}
+
+static void cpu_free(struct backend *b, void *p) {
+    (void)b;
+    if (!p) {
+        return;
+    }
+    struct allocation *a = (struct allocation *)p - 1;
+    if (a->mapped_bytes > 0) {
+        munmap(a, a->mapped_bytes);
+    } else {
+        free(a);
+    }
+}
+
+static int cpu_copy(struct backend *b, void *dst, const void *src, size_t bytes, struct error *err) {
+    (void)b, (void)err;
+    if (bytes > 0) {
+        memcpy(dst, src, bytes);
+    }
+    return 0;
+}
+
+/* Kernels read the file's own bytes in place, at any alignment: a model is ready as soon as its file is mapped. */
+static int cpu_weight_load(struct backend *b, struct weight *w, struct error *err) {
+    (void)b;
+    const struct dtype_info *info = dtype_info(w->dtype);
+    size_t row_bytes;
+    switch (w->dtype) {
+    case DTYPE_F32:
+    case DTYPE_F16:
+    case DTYPE_BF16:
+    case DTYPE_Q4_0:
+    case DTYPE_Q4_1:
+    case DTYPE_Q5_0:
+    case DTYPE_Q5_1:
+    case DTYPE_Q8_0:
+    case DTYPE_Q4_K:
+    case DTYPE_Q5_K:
+    case DTYPE_Q6_K:
+        break;
+    default:
+        return error_set(err, ERROR_UNSUPPORTED, "the CPU backend does not compute with weights of type %s", info->name);
+    }
+    if (w->n == 0 || w->k == 0 || !w->data) {
+        return error_set(err, ERROR_INVALID, "a weight matrix has no elements");
+    }
+    if (!dtype_row_bytes(w->dtype, w->k, &row_bytes)) {
+        return error_set(err, ERROR_MODEL, "a row of %zu elements is no whole number of %s blocks of %zu", w->k, info->name,
+                         info->block);
+    }
+    if (w->row_bytes < row_bytes) {
+        return error_set(err, ERROR_MODEL, "a row of %zu elements of type %s takes %zu bytes, not %zu", w->k, info->name,
+                         row_bytes, w->row_bytes);
+    }
+    w->packed = NULL;
+    return 0;
+}
+
+static void cpu_weight_unload(struct backend *b, struct weight *w) {
+    (void)b;
+    w->packed = NULL;
+}
+
+int check_rows(const struct backend *b, const char *op, size_t rows, struct error *err) {
+    if (rows > b->max_rows) {
+        return error_set(err, ERROR_INTERNAL, "%s of %zu rows, but the backend was opened for %zu", op, rows, b->max_rows);
+    }
+    return 0;
+}
+
+struct row_loop {
+    void (*fn)(const void *arg, size_t begin, size_t end);
+    const void *arg;
+    size_t rows, chunk;
+};
+
+static void run_row_chunk(void *arg, size_t i, size_t worker) {
+    (void)worker;
+    const struct row_loop *loop = arg;
+    size_t begin = i * loop->chunk, end = begin + loop->chunk;
+    loop->fn(loop->arg, begin, end < loop->rows ? end : loop->rows);
+}
+
+void for_rows(struct backend *b, size_t rows, size_t cost, void (*fn)(const void *arg, size_t begin, size_t end),
+              const void *arg) {
+    enum { WORTH = 8192 }; /* floats: a few microseconds, several times what it takes to share them out */
+    size_t chunk = cost >= WORTH ? 1 : (WORTH + cost - 1) / (cost > 0 ? cost : 1);
+    struct row_loop loop = {fn, arg, rows, chunk};
+    pool_run(b->pool, (rows + chunk - 1) / chunk, run_row_chunk, &loop);
+}
+
+const struct backend_ops backend_cpu_ops = {
+    .abi = BACKEND_ABI,
+    .name = "cpu",
+    .open = cpu_open,
+    .close = cpu_close,
+    .info = cpu_info,
+    .sync = cpu_sync,
+    .alloc = cpu_alloc,
+    .free = cpu_free,
+    .upload = cpu_copy,
+    .download = cpu_copy,
+    .host_alloc = cpu_alloc,
+    .host_free = cpu_free,
+    .weight_load = cpu_weight_load,
+    .weight_unload = cpu_weight_unload,
+    .embed = cpu_embed,
+    .rms_norm = cpu_rms_norm,
+    .linear = cpu_linear,
+    .rope = cpu_rope,
+    .kv_store = cpu_kv_store,
+    .attention = cpu_attention,
+    .silu_mul = cpu_silu_mul,
+    .gather_rows = cpu_gather_rows,
+    .add = cpu_add,
+};

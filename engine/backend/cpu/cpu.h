@@ -1,0 +1,144 @@
+/*
+ * The CPU backend's inside. cpu.c holds the table of operations: it checks arguments, cuts the work into tasks and hands
+ * them to the pool. The kernels behind it are the same source files compiled once a variant (kernels_<variant>.c); cpu_open()
+ * picks one by what the machine offers.
+ */
+#ifndef CPU_CPU_H
+#define CPU_CPU_H
+
+#include "pool.h"
+
+#include <inferd/backend.h>
+
+enum {
+    LINEAR_CHUNK = 1024,      /* elements of k summed at once: a multiple of every block */
+    LINEAR_PANEL = 32,        /* weight rows unpacked together: LINEAR_PANEL * LINEAR_CHUNK floats stay in the L2 cache */
+    LINEAR_FEW_ROWS = 4,      /* up to here a variant may unpack in registers */
+    ATTENTION_KEYS = 64,      /* keys of a tile */
+    ATTENTION_SEGMENT = 1024, /* keys of a segment, the unit that a long context is split by: a multiple of ATTENTION_KEYS */
+    ATTENTION_QUERIES = 48,   /* most queries of a task */
+    MAX_HEAD_DIM = 1024,
+};
+
+/* The product of x[rows][ldx] with rows [n0, n1) of w, into columns [n0, n1) of y. */
+struct linear_tile {
+    const struct weight *w;
+    const float *bias; /* [w->n] or NULL */
+    const float *x;
+    size_t ldx, rows;
+    float *y;
+    size_t ldy;
+    size_t n0, n1;
+    float *scratch; /* [LINEAR_PANEL * LINEAR_CHUNK] */
+};
+
+/* Queries of one sequence that share a KV head: rows [first_row, +n_rows) by query heads [first_head, +n_heads). */
+struct attention_task {
+    const struct attention_args *args;
+    size_t sequence, kv_head;
+    size_t first_row, n_rows, first_position; /* row in the batch, and the position it sits at */
+    size_t first_head, n_heads;
+    float *scratch;
+};
+
+struct cpu_kernels {
+    const char *variant;
+    void (*linear)(const struct linear_tile *t);
+    /* out[0..n) = a row's first n elements */
+    void (*dequantise)(enum dtype dtype, const void *row, size_t n, float *out);
+    void (*attention_whole)(const struct attention_task *t);
+    void (*attention_segment)(const struct attention_task *t, size_t segment, float *partial);
+    void (*attention_merge)(const struct attention_task *t, const float *partials, size_t stride, size_t n_segments);
+    void (*scale_row)(float *y, size_t n, float scale);
+    void (*add_row)(float *x, const float *y, size_t n);
+    void (*rms_norm_row)(float *y, const float *x, const float *w, size_t n, float eps); /* y may be x */
+    void (*silu_mul_row)(float *y, const float *gate, const float *up, size_t n);        /* y may be gate */
+    void (*gelu_mul_row)(float *y, const float *gate, const float *up, size_t n);
+    void (*rope_halves)(float *x, const float *cosines, const float *sines, size_t half);
+    void (*rope_interleaved)(float *x, const float *cosines, const float *sines, size_t half);
+    void (*to_half)(enum dtype dtype, uint16_t *y, const float *x, size_t n); /* F16 or BF16, nearest even */
+};
+
+extern const struct cpu_kernels cpu_kernels_generic;
+#if defined(__x86_64__)
+extern const struct cpu_kernels cpu_kernels_avx2;
+extern const struct cpu_kernels cpu_kernels_avx512;
+#endif
+
+/* Cosines and sines of the positions of the last call, which every layer asks for again. */
+struct rope_cache {
+    size_t rows, n_rot; /* 0 rows: empty */
+    float mscale;
+    float *inv_freq;    /* [MAX_HEAD_DIM / 2], a copy: the caller's may be another model's by now */
+    int32_t *positions; /* [max_rows] */
+    float *cosines;     /* [max_rows][n_rot / 2] */
+    float *sines;
+};
+
+/* Queries of one sequence that are attended together: rows [first_row, +n_rows). */
+struct attention_range {
+    int32_t sequence, first_row, n_rows, first_position;
+};
+
+enum {
+    ROPE_CACHES = 2 /* Gemma 3 has two tables, used by turns */
+};
+
+struct backend {
+    const struct cpu_kernels *kernels;
+    struct pool *pool;
+    size_t threads, max_rows;
+    char device[64];
+
+    /* Workspace, one mapping: pages that are never used take no memory. */
+    void *workspace;
+    size_t workspace_bytes;
+    float *scratch; /* [threads][scratch_floats] */
+    size_t scratch_floats;
+    struct attention_range *ranges; /* [max_rows] */
+    float *partials;                /* [partial_floats], attention split over segments */
+    size_t partial_floats;
+    struct rope_cache rope[ROPE_CACHES];
+    size_t rope_next; /* the cache to give up next */
+};
+
+static inline float *worker_scratch(const struct backend *b, size_t worker) {
+    return b->scratch + worker * b->scratch_floats;
+}
+
+/* -1 with a sentence if a call has more rows than the workspace was taken for. */
+int check_rows(const struct backend *b, const char *op, size_t rows, struct error *err);
+/* Run fn over [0, rows) in ranges (begin, end), with threads when rows * cost (about floats touched a row) is worth it. */
+void for_rows(struct backend *b, size_t rows, size_t cost, void (*fn)(const void *arg, size_t begin, size_t end),
+              const void *arg);
+
+/* The operations, as in inferd/backend.h. */
+int cpu_embed(struct backend *b, void *y, size_t ldy, const struct weight *table, const int32_t *token_ids, size_t rows,
+              float scale, struct error *err);
+int cpu_rms_norm(struct backend *b, void *y, size_t ldy, void *x, size_t ldx, const void *residual, size_t ldr,
+                 const float *w, size_t rows, size_t groups, size_t dim, float eps, struct error *err);
+int cpu_linear(struct backend *b, const void *x, size_t ldx, size_t rows, const struct linear_part *parts, size_t n_parts,
+               struct error *err);
+int cpu_rope(struct backend *b, void *x, size_t ldx, size_t heads, size_t head_dim, const int32_t *positions, size_t rows,
+             const struct rope_table *table, struct error *err);
+int cpu_kv_store(struct backend *b, struct kv_layer *kv, const void *k, size_t ldk, const void *v, size_t ldv,
+                 const int32_t *slot_mapping, size_t rows, struct error *err);
+int cpu_attention(struct backend *b, const struct attention_args *args, struct error *err);
+int cpu_silu_mul(struct backend *b, void *y, size_t ldy, const void *gate, size_t ldg, const void *up, size_t ldu,
+                 size_t rows, size_t dim, enum activation activation, struct error *err);
+int cpu_gather_rows(struct backend *b, void *y, size_t ldy, const void *x, size_t ldx, const int32_t *index, size_t n,
+                    size_t dim, struct error *err);
+int cpu_add(struct backend *b, void *x, size_t ldx, const void *y, size_t ldy, size_t rows, size_t dim, struct error *err);
+
+/* Does this machine, its operating system included, run the variant? */
+bool cpu_has_avx2(void);   /* AVX2, FMA, F16C */
+bool cpu_has_avx512(void); /* AVX-512 F, BW, DQ, VL, and the above */
+
+/* CPUs that this process may keep busy: its affinity mask, and the cgroup's quota where there is one. At least 1. */
+size_t cpu_available_threads(void);
+/* Bytes of memory this process may use: the machine's, or the cgroup's limit. */
+size_t cpu_available_memory(void);
+/* The value of "quota period" as in cgroup's cpu.max, rounded up to whole CPUs; 0 if there is no limit. */
+size_t cpu_quota_threads(const char *text);
+
+#endif

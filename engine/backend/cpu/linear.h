@@ -1,0 +1,154 @@
+/*
+ * y = x W^T (+ bias): the kernel behind `linear`, compiled once a variant.
+ *
+ * The order of a sum. The k elements are cut into chunks of LINEAR_CHUNK; a chunk's product is sixteen lanes of fused
+ * multiply-adds in rising k, folded by v16_sum's tree; the chunks are added in order, then the bias. Every path below keeps
+ * this order, and an element's value is the same in all of them (blocks.h), so their results are equal to the bit.
+ *
+ * Few rows: weights are unpacked in registers and used at once (`direct`): each is read once, from memory, and that
+ * is what takes the time. More rows: a panel of weight rows is unpacked once into a buffer that the L2 cache holds,
+ * and tiles of TILE_ROWS x TILE_COLS sums in registers run over it: then arithmetic takes the time.
+ */
+#include "tile.h"
+
+#if defined(VARIANT_AVX512)
+#include "dequant_avx512.h"
+#define DIRECT_ROWS 4
+#define DIRECT_COLS 4
+#elif defined(VARIANT_AVX2)
+#include "dequant_avx2.h"
+#define DIRECT_ROWS 1
+#define DIRECT_COLS 4
+#else
+#include "dequant_generic.h"
+#define DIRECT_ROWS 0
+#endif
+
+VEC_INLINE v16 f32_tail(const uint8_t *p, size_t n) {
+    float t[16] = {0};
+    memcpy(t, p, n * sizeof *t);
+    return v16_load(t);
+}
+
+#define T f32
+#define T_TAIL f32_tail
+#include "linear_type.h"
+#define T f16
+#define T_TAIL v16_load_f16_n
+#include "linear_type.h"
+#define T bf16
+#define T_TAIL v16_load_bf16_n
+#include "linear_type.h"
+#define T q4_0
+#include "linear_type.h"
+#define T q4_1
+#include "linear_type.h"
+#define T q5_0
+#include "linear_type.h"
+#define T q5_1
+#include "linear_type.h"
+#define T q8_0
+#include "linear_type.h"
+#define T q4_k
+#include "linear_type.h"
+#define T q5_k
+#include "linear_type.h"
+#define T q6_k
+#include "linear_type.h"
+
+#if DIRECT_ROWS > 0
+#define DIRECT(T) .direct = direct_rows_##T,
+#else
+#define DIRECT(T)
+#endif
+#define TYPE(T) {.block = T##_BLOCK, .bytes = T##_BYTES, .unpack = unpack_##T, DIRECT(T)}
+
+static const struct linear_type {
+    size_t block, bytes; /* offsets of a chunk come from these: LINEAR_CHUNK is a multiple of every block */
+    void (*unpack)(const uint8_t *p, size_t n, float *out);
+#if DIRECT_ROWS > 0
+    void (*direct)(size_t rows, const uint8_t *const w[DIRECT_COLS], size_t n, const float *x, size_t ldx, float *part);
+#endif
+} linear_types[DTYPE_COUNT] = {
+    [DTYPE_F32] = TYPE(f32),   [DTYPE_F16] = TYPE(f16),   [DTYPE_BF16] = TYPE(bf16), [DTYPE_Q4_0] = TYPE(q4_0),
+    [DTYPE_Q4_1] = TYPE(q4_1), [DTYPE_Q5_0] = TYPE(q5_0), [DTYPE_Q5_1] = TYPE(q5_1), [DTYPE_Q8_0] = TYPE(q8_0),
+    [DTYPE_Q4_K] = TYPE(q4_k), [DTYPE_Q5_K] = TYPE(q5_k), [DTYPE_Q6_K] = TYPE(q6_k),
+};
+
+static void dequantise(enum dtype dtype, const void *row, size_t n, float *out) {
+    const struct linear_type *type = &linear_types[dtype];
+    size_t whole = n / 16 * 16;
+    type->unpack(row, whole, out);
+    if (whole < n) { /* F32, F16 or BF16, for blocks are multiples of 16 */
+        float rest[16];
+        type->unpack((const uint8_t *)row + whole / type->block * type->bytes, n - whole, rest);
+        memcpy(out + whole, rest, (n - whole) * sizeof *out);
+    }
+}
+
+#if DIRECT_ROWS > 0
+static void linear_direct(const struct linear_tile *t) {
+    const struct weight *w = t->w;
+    const struct linear_type *type = &linear_types[w->dtype];
+    for (size_t n = t->n0; n < t->n1; n += DIRECT_COLS) {
+        float total[DIRECT_ROWS * DIRECT_COLS], part[DIRECT_ROWS * DIRECT_COLS];
+        for (size_t k = 0; k < w->k; k += LINEAR_CHUNK) {
+            const uint8_t *rows[DIRECT_COLS];
+            for (size_t c = 0; c < DIRECT_COLS; c++) {
+                /* Beyond the end the last row stands in; its sums are not stored. */
+                size_t row = min_size(n + c, t->n1 - 1);
+                rows[c] = (const uint8_t *)w->data + row * w->row_bytes + k / type->block * type->bytes;
+            }
+            type->direct(t->rows, rows, min_size(LINEAR_CHUNK, w->k - k), t->x + k, t->ldx, part);
+            for (size_t i = 0; i < t->rows * DIRECT_COLS; i++) {
+                total[i] = k == 0 ? part[i] : total[i] + part[i];
+            }
+        }
+        for (size_t r = 0; r < t->rows; r++) {
+            for (size_t c = 0; c < min_size(DIRECT_COLS, t->n1 - n); c++) {
+                float sum = total[r * DIRECT_COLS + c];
+                t->y[r * t->ldy + n + c] = t->bias ? sum + t->bias[n + c] : sum;
+            }
+        }
+    }
+}
+#endif
+
+static void linear_panel(const struct linear_tile *t, size_t n, size_t cols) {
+    const struct weight *w = t->w;
+    const struct linear_type *type = &linear_types[w->dtype];
+    for (size_t k = 0; k < w->k; k += LINEAR_CHUNK) {
+        size_t len = min_size(LINEAR_CHUNK, w->k - k);
+        bool first = k == 0, last = k + len == w->k;
+        for (size_t c = 0; c < cols; c++) {
+            const uint8_t *row = (const uint8_t *)w->data + (n + c) * w->row_bytes;
+            type->unpack(row + k / type->block * type->bytes, len, t->scratch + c * LINEAR_CHUNK);
+        }
+        for (size_t m = 0; m < t->rows; m += TILE_ROWS) {
+            size_t rows = min_size(TILE_ROWS, t->rows - m);
+            for (size_t c = 0; c < cols; c += TILE_COLS) {
+                float part[TILE_ROWS * TILE_COLS];
+                tile_rows(rows, t->x + m * t->ldx + k, t->ldx, t->scratch + c * LINEAR_CHUNK, LINEAR_CHUNK, len, part);
+                for (size_t r = 0; r < rows; r++) {
+                    float *y = t->y + (m + r) * t->ldy + n + c;
+                    for (size_t j = 0; j < min_size(TILE_COLS, cols - c); j++) {
+                        float sum = first ? part[r * TILE_COLS + j] : y[j] + part[r * TILE_COLS + j];
+                        y[j] = last && t->bias ? sum + t->bias[n + c + j] : sum;
+                    }
+                }
+            }
+        }
+    }
+}
+
+static void linear(const struct linear_tile *t) {
+#if DIRECT_ROWS > 0
+    if (t->rows <= DIRECT_ROWS) {
+        linear_direct(t);
+        return;
+    }
+#endif
+    for (size_t n = t->n0; n < t->n1; n += LINEAR_PANEL) {
+        linear_panel(t, n, min_size(LINEAR_PANEL, t->n1 - n));
+    }
+}

@@ -1,0 +1,106 @@
+/* The part of linear.h that is compiled once for each weight type: included with T defined. */
+#define CAT_(a, b) a##b
+#define CAT(a, b) CAT_(a, b)
+#define BLOCK ((size_t)CAT(T, _BLOCK))
+#define BYTES ((size_t)CAT(T, _BYTES))
+#define STEP ((size_t)CAT(T, _STEP))
+#define SCALES struct CAT(T, _scales)
+
+/* out[0..n) = the first n elements at p, zeros behind up to a multiple of 16. */
+static void CAT(unpack_, T)(const uint8_t *p, size_t n, float *out) {
+    for (size_t k = 0; k + BLOCK <= n; k += BLOCK, p += BYTES) {
+        SCALES s;
+        CAT(T, _open)(p, &s);
+        UNROLL for (unsigned i = 0; i < BLOCK / STEP; i++) {
+            v16 v[STEP / 16];
+            CAT(T, _step)(p, &s, i, v);
+            UNROLL for (unsigned j = 0; j < STEP / 16; j++) {
+                v16_store(out + k + i * STEP + 16 * j, v[j]);
+            }
+        }
+    }
+#ifdef T_TAIL
+    if (n % 16 != 0) {
+        v16_store(out + n / 16 * 16, T_TAIL(p, n % 16));
+    }
+#endif
+}
+
+#if DIRECT_ROWS > 0
+/*
+ * part[r][c] = sum over n elements of x[r] * W[c], `rows` rows (a constant) by DIRECT_COLS weight rows, weights unpacked in
+ * registers. Four weight rows are four streams from memory and four chains of additions.
+ */
+VEC_INLINE void CAT(direct_, T)(const unsigned rows, const uint8_t *const w[DIRECT_COLS], size_t n, const float *x,
+                                size_t ldx, float *part) {
+    v16 acc[DIRECT_ROWS * DIRECT_COLS];
+    const uint8_t *p[DIRECT_COLS];
+    UNROLL for (unsigned i = 0; i < rows * DIRECT_COLS; i++) {
+        acc[i] = v16_zero();
+    }
+    UNROLL for (unsigned c = 0; c < DIRECT_COLS; c++) {
+        p[c] = w[c];
+    }
+    for (size_t k = 0; k + BLOCK <= n; k += BLOCK) {
+        SCALES s[DIRECT_COLS];
+        UNROLL for (unsigned c = 0; c < DIRECT_COLS; c++) {
+            CAT(T, _open)(p[c], &s[c]);
+        }
+        UNROLL for (unsigned i = 0; i < BLOCK / STEP; i++) {
+            UNROLL for (unsigned c = 0; c < DIRECT_COLS; c++) {
+                v16 v[STEP / 16];
+                CAT(T, _step)(p[c], &s[c], i, v);
+                UNROLL for (unsigned j = 0; j < STEP / 16; j++) {
+                    UNROLL for (unsigned r = 0; r < rows; r++) {
+                        v16 xv = v16_load(x + r * ldx + k + i * STEP + 16 * j);
+                        acc[r * DIRECT_COLS + c] = v16_fma(xv, v[j], acc[r * DIRECT_COLS + c]);
+                    }
+                }
+            }
+        }
+        UNROLL for (unsigned c = 0; c < DIRECT_COLS; c++) {
+            p[c] += BYTES;
+        }
+    }
+#ifdef T_TAIL
+    if (n % 16 != 0) {
+        UNROLL for (unsigned r = 0; r < rows; r++) {
+            v16 xv = v16_load_n(x + r * ldx + n / 16 * 16, n % 16);
+            UNROLL for (unsigned c = 0; c < DIRECT_COLS; c++) {
+                acc[r * DIRECT_COLS + c] = v16_fma(xv, T_TAIL(p[c], n % 16), acc[r * DIRECT_COLS + c]);
+            }
+        }
+    }
+#endif
+    sum_all(acc, rows * DIRECT_COLS, part);
+}
+
+static void CAT(direct_rows_, T)(size_t rows, const uint8_t *const w[DIRECT_COLS], size_t n, const float *x, size_t ldx,
+                                 float *part) {
+    switch (rows) {
+    case 1:
+        CAT(direct_, T)(1, w, n, x, ldx, part);
+        break;
+#if DIRECT_ROWS > 1
+    case 2:
+        CAT(direct_, T)(2, w, n, x, ldx, part);
+        break;
+    case 3:
+        CAT(direct_, T)(3, w, n, x, ldx, part);
+        break;
+    default:
+        CAT(direct_, T)(4, w, n, x, ldx, part);
+        break;
+#endif
+    }
+}
+#endif
+
+#undef CAT_
+#undef CAT
+#undef BLOCK
+#undef BYTES
+#undef STEP
+#undef SCALES
+#undef T
+#undef T_TAIL

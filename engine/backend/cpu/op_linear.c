@@ -1,0 +1,108 @@
+/* linear: products of the same rows with one or more weight matrices, cut into tasks. */
+#include "cpu.h"
+
+enum {
+    MAX_PARTS = 8,
+    TASK_BYTES = 32 * 1024, /* of weights a task reads at least when there are few rows: a microsecond or two */
+    TASK_ROWS = 4,          /* weight rows of such a task come in fours */
+    TASKS_A_THREAD = 4,     /* at least, where possible, so that a disturbed thread does not hold up the others */
+};
+
+struct linear_job {
+    struct backend *b;
+    const float *x;
+    size_t ldx, rows;
+    const struct linear_part *parts;
+    size_t n_parts;
+    size_t task_cols;           /* weight rows of a task */
+    size_t task_rows;           /* rows of x of a task */
+    size_t row_tasks;           /* tasks that share the same weight rows */
+    size_t ends[MAX_PARTS];     /* tasks of parts 0..i */
+};
+
+static size_t min_size(size_t a, size_t b) {
+    return a < b ? a : b;
+}
+
+static size_t div_up(size_t a, size_t b) {
+    return (a + b - 1) / b;
+}
+
+static void linear_task(void *arg, size_t i, size_t worker) {
+    const struct linear_job *job = arg;
+    size_t part = 0;
+    while (i >= job->ends[part]) {
+        part++;
+    }
+    i -= part > 0 ? job->ends[part - 1] : 0;
+    const struct linear_part *p = &job->parts[part];
+    size_t n0 = i / job->row_tasks * job->task_cols, m0 = i % job->row_tasks * job->task_rows;
+    struct linear_tile t = {
+        .w = p->w,
+        .bias = p->bias,
+        .x = job->x + m0 * job->ldx,
+        .ldx = job->ldx,
+        .rows = min_size(job->task_rows, job->rows - m0),
+        .y = (float *)p->y + m0 * p->ldy,
+        .ldy = p->ldy,
+        .n0 = n0,
+        .n1 = min_size(n0 + job->task_cols, p->w->n),
+        .scratch = worker_scratch(job->b, worker),
+    };
+    job->b->kernels->linear(&t);
+}
+
+/*
+ * Few rows: reading the weights takes the time, so tasks are bytes of them. Many rows: a task is a panel of weight rows with
+ * all rows of x, or with a part of them where there are too few panels for the threads.
+ */
+static void plan_tasks(struct linear_job *job) {
+    size_t threads = job->b->threads, n = 0, bytes = 0;
+    for (size_t i = 0; i < job->n_parts; i++) {
+        n += job->parts[i].w->n;
+        bytes += job->parts[i].w->n * job->parts[i].w->row_bytes;
+    }
+    job->task_rows = job->rows;
+    job->row_tasks = 1;
+    if (job->rows <= LINEAR_FEW_ROWS) {
+        size_t cols = div_up(n, div_up(bytes, TASK_BYTES));
+        job->task_cols = div_up(cols, TASK_ROWS) * TASK_ROWS;
+    } else {
+        job->task_cols = LINEAR_PANEL;
+        size_t panels = div_up(n, LINEAR_PANEL);
+        if (threads > 1 && panels < threads * TASKS_A_THREAD) {
+            enum { LEAST_ROWS = 48 }; /* unpacking a panel costs about as much as a few rows */
+            size_t pieces = min_size(div_up(threads * TASKS_A_THREAD, panels), div_up(job->rows, LEAST_ROWS));
+            job->task_rows = div_up(div_up(job->rows, pieces), 6) * 6;
+            job->row_tasks = div_up(job->rows, job->task_rows);
+        }
+    }
+    size_t end = 0;
+    for (size_t i = 0; i < job->n_parts; i++) {
+        end += div_up(job->parts[i].w->n, job->task_cols) * job->row_tasks;
+        job->ends[i] = end;
+    }
+}
+
+int cpu_linear(struct backend *b, const void *x, size_t ldx, size_t rows, const struct linear_part *parts, size_t n_parts,
+               struct error *err) {
+    if (check_rows(b, "linear", rows, err) < 0) {
+        return -1;
+    }
+    if (n_parts > MAX_PARTS) {
+        return error_set(err, ERROR_INTERNAL, "linear of %zu parts, at most %d", n_parts, MAX_PARTS);
+    }
+    for (size_t i = 0; i < n_parts; i++) {
+        const struct weight *w = parts[i].w;
+        if (w->k != parts[0].w->k || w->k > ldx || w->n > parts[i].ldy) {
+            return error_set(err, ERROR_INTERNAL, "linear: part %zu of %zu x %zu does not fit its rows", i, w->n, w->k);
+        }
+    }
+    if (rows == 0 || n_parts == 0) {
+        return 0;
+    }
+    struct linear_job job = {.b = b, .x = x, .ldx = ldx, .rows = rows, .parts = parts, .n_parts = n_parts};
+    plan_tasks(&job);
+    pool_run(b->pool, job.ends[n_parts - 1], linear_task, &job);
+    return 0;
+}

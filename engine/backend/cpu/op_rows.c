@@ -1,0 +1,194 @@
+/* The operations that go row by row: embed, rms_norm, silu_mul, gather_rows, add, kv_store. */
+#include "cpu.h"
+
+#include <string.h>
+
+struct embed_job {
+    const struct cpu_kernels *kernels;
+    float *y;
+    size_t ldy;
+    const struct weight *table;
+    const int32_t *token_ids;
+    float scale;
+};
+
+static void embed_rows(const void *arg, size_t begin, size_t end) {
+    const struct embed_job *j = arg;
+    const struct weight *t = j->table;
+    for (size_t r = begin; r < end; r++) {
+        const char *row = (const char *)t->data + (size_t)j->token_ids[r] * t->row_bytes;
+        float *y = j->y + r * j->ldy;
+        j->kernels->dequantise(t->dtype, row, t->k, y);
+        if (j->scale != 1.0f) {
+            j->kernels->scale_row(y, t->k, j->scale);
+        }
+    }
+}
+
+int cpu_embed(struct backend *b, void *y, size_t ldy, const struct weight *table, const int32_t *token_ids, size_t rows,
+              float scale, struct error *err) {
+    if (check_rows(b, "embed", rows, err) < 0) {
+        return -1;
+    }
+    for (size_t r = 0; r < rows; r++) {
+        if (token_ids[r] < 0 || (size_t)token_ids[r] >= table->n) {
+            return error_set(err, ERROR_INVALID, "token id %d is not in the vocabulary of %zu", (int)token_ids[r], table->n);
+        }
+    }
+    struct embed_job job = {b->kernels, y, ldy, table, token_ids, scale};
+    for_rows(b, rows, table->k, embed_rows, &job);
+    return 0;
+}
+
+struct rms_norm_job {
+    const struct cpu_kernels *kernels;
+    float *y;
+    size_t ldy;
+    float *x;
+    size_t ldx;
+    const float *residual; /* or NULL */
+    size_t ldr;
+    const float *w;
+    size_t groups, dim;
+    float eps;
+};
+
+static void rms_norm_rows(const void *arg, size_t begin, size_t end) {
+    const struct rms_norm_job *j = arg;
+    for (size_t r = begin; r < end; r++) {
+        float *x = j->x + r * j->ldx;
+        if (j->residual) {
+            j->kernels->add_row(x, j->residual + r * j->ldr, j->dim);
+        }
+        for (size_t g = 0; g < j->groups; g++) {
+            j->kernels->rms_norm_row(j->y + r * j->ldy + g * j->dim, x + g * j->dim, j->w, j->dim, j->eps);
+        }
+    }
+}
+
+int cpu_rms_norm(struct backend *b, void *y, size_t ldy, void *x, size_t ldx, const void *residual, size_t ldr,
+                 const float *w, size_t rows, size_t groups, size_t dim, float eps, struct error *err) {
+    if (check_rows(b, "rms_norm", rows, err) < 0) {
+        return -1;
+    }
+    if (residual && groups != 1) {
+        return error_set(err, ERROR_INTERNAL, "rms_norm adds a residual to whole rows only");
+    }
+    struct rms_norm_job job = {b->kernels, y, ldy, x, ldx, residual, ldr, w, groups, dim, eps};
+    for_rows(b, rows, 2 * groups * dim, rms_norm_rows, &job);
+    return 0;
+}
+
+struct silu_mul_job {
+    void (*row)(float *y, const float *gate, const float *up, size_t n);
+    float *y;
+    size_t ldy;
+    const float *gate;
+    size_t ldg;
+    const float *up;
+    size_t ldu, dim;
+};
+
+static void silu_mul_rows(const void *arg, size_t begin, size_t end) {
+    const struct silu_mul_job *j = arg;
+    for (size_t r = begin; r < end; r++) {
+        j->row(j->y + r * j->ldy, j->gate + r * j->ldg, j->up + r * j->ldu, j->dim);
+    }
+}
+
+int cpu_silu_mul(struct backend *b, void *y, size_t ldy, const void *gate, size_t ldg, const void *up, size_t ldu,
+                 size_t rows, size_t dim, enum activation activation, struct error *err) {
+    if (check_rows(b, "silu_mul", rows, err) < 0) {
+        return -1;
+    }
+    struct silu_mul_job job = {NULL, y, ldy, gate, ldg, up, ldu, dim};
+    job.row = activation == ACTIVATION_SILU ? b->kernels->silu_mul_row : b->kernels->gelu_mul_row;
+    for_rows(b, rows, 4 * dim, silu_mul_rows, &job);
+    return 0;
+}
+
+int cpu_gather_rows(struct backend *b, void *y, size_t ldy, const void *x, size_t ldx, const int32_t *index, size_t n,
+                    size_t dim, struct error *err) {
+    if (check_rows(b, "gather_rows", n, err) < 0) {
+        return -1;
+    }
+    for (size_t i = 0; i < n; i++) {
+        if (index[i] < 0 || (size_t)index[i] >= b->max_rows) {
+            return error_set(err, ERROR_INTERNAL, "gather_rows: row %d is not one of %zu", (int)index[i], b->max_rows);
+        }
+    }
+    for (size_t i = 0; i < n; i++) {
+        memcpy((float *)y + i * ldy, (const float *)x + (size_t)index[i] * ldx, dim * sizeof(float));
+    }
+    return 0;
+}
+
+struct add_job {
+    const struct cpu_kernels *kernels;
+    float *x;
+    size_t ldx;
+    const float *y;
+    size_t ldy, dim;
+};
+
+static void add_rows(const void *arg, size_t begin, size_t end) {
+    const struct add_job *j = arg;
+    for (size_t r = begin; r < end; r++) {
+        j->kernels->add_row(j->x + r * j->ldx, j->y + r * j->ldy, j->dim);
+    }
+}
+
+int cpu_add(struct backend *b, void *x, size_t ldx, const void *y, size_t ldy, size_t rows, size_t dim, struct error *err) {
+    if (check_rows(b, "add", rows, err) < 0) {
+        return -1;
+    }
+    struct add_job job = {b->kernels, x, ldx, y, ldy, dim};
+    for_rows(b, rows, dim, add_rows, &job);
+    return 0;
+}
+
+struct kv_store_job {
+    const struct cpu_kernels *kernels;
+    const struct kv_layer *kv;
+    const float *k;
+    size_t ldk;
+    const float *v;
+    size_t ldv;
+    const int32_t *slot_mapping;
+};
+
+static void kv_store_rows(const void *arg, size_t begin, size_t end) {
+    const struct kv_store_job *j = arg;
+    const struct kv_layer *kv = j->kv;
+    size_t head_elements = kv->block_size * kv->head_dim;
+    for (size_t r = begin; r < end; r++) {
+        size_t slot = (size_t)j->slot_mapping[r];
+        size_t block = slot / kv->block_size, offset = slot % kv->block_size;
+        uint16_t *k = (uint16_t *)kv->data + 2 * block * kv->n_kv_heads * head_elements + offset * kv->head_dim;
+        uint16_t *v = k + kv->n_kv_heads * head_elements;
+        for (size_t h = 0; h < kv->n_kv_heads; h++) {
+            j->kernels->to_half(kv->dtype, k + h * head_elements, j->k + r * j->ldk + h * kv->head_dim, kv->head_dim);
+            j->kernels->to_half(kv->dtype, v + h * head_elements, j->v + r * j->ldv + h * kv->head_dim, kv->head_dim);
+        }
+    }
+}
+
+int cpu_kv_store(struct backend *b, struct kv_layer *kv, const void *k, size_t ldk, const void *v, size_t ldv,
+                 const int32_t *slot_mapping, size_t rows, struct error *err) {
+    if (check_rows(b, "kv_store", rows, err) < 0) {
+        return -1;
+    }
+    if (kv->dtype != DTYPE_F16 && kv->dtype != DTYPE_BF16) {
+        return error_set(err, ERROR_UNSUPPORTED, "the CPU backend keeps K and V in F16 or BF16, not in %s",
+                         dtype_info(kv->dtype)->name);
+    }
+    for (size_t r = 0; r < rows; r++) {
+        if (slot_mapping[r] < 0 || (size_t)slot_mapping[r] >= kv->n_blocks * kv->block_size) {
+            return error_set(err, ERROR_INTERNAL, "kv_store: slot %d is not one of %zu", (int)slot_mapping[r],
+                             kv->n_blocks * kv->block_size);
+        }
+    }
+    struct kv_store_job job = {b->kernels, kv, k, ldk, v, ldv, slot_mapping};
+    for_rows(b, rows, 2 * kv->n_kv_heads * kv->head_dim, kv_store_rows, &job);
+    return 0;
+}
