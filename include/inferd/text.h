@@ -49,6 +49,8 @@ void marked_text_free(struct marked_text *m);
 enum text_encode_flags {
     TEXT_ADD_SPECIAL = 1,   /* put BOS/EOS as the model's own files say (never a second BOS) */
     TEXT_PARSE_SPECIAL = 2, /* special tokens written in the text are recognised */
+    TEXT_ADD_SPECIAL_ALWAYS = 4, /* TEXT_ADD_SPECIAL, with BOS also before a text that begins with it (the reference
+                                    libraries do that; comparisons need it, prompts do not) */
 };
 
 /*
@@ -62,24 +64,37 @@ int text_encode(const struct text *t, const char *bytes, size_t len, unsigned fl
 int text_encode_marked(const struct text *t, const struct marked_text *m, unsigned flags, struct tokens *out,
                        struct error *err);
 
-/* Decode whole: append UTF-8 to *out, broken bytes as U+FFFD. */
+/*
+ * Decode whole: append UTF-8 to *out, broken bytes as U+FFFD. Ids that are not in the vocabulary decode to nothing.
+ * As the reference libraries do it: one U+FFFD for each maximal ill-formed part; with the ByteFallback decoder of a
+ * tokenizer.json one for each byte of a run of byte tokens that is not UTF-8 as a whole.
+ */
 int text_decode(const struct text *t, const int32_t *ids, size_t n, bool skip_special, struct buf *out,
                 struct error *err);
+
+/*
+ * The same, then what llama.cpp's detokenizer does for some GGUF pre-tokenizer kinds: spaces before ? ! . , and before
+ * some contractions are dropped. Only for comparing with it: a model's answer must keep its spaces.
+ */
+int text_decode_cleaned(const struct text *t, const int32_t *ids, size_t n, bool skip_special, struct buf *out,
+                        struct error *err);
 
 /* The token's own bytes (special tokens: their text), borrowed; may be a part of a character. */
 const char *text_token_bytes(const struct text *t, int32_t id, size_t *len);
 bool text_token_is_special(const struct text *t, int32_t id);
 
 /*
- * Incremental detokenizer: emits only whole UTF-8 characters; the concatenation over all pushes and the
- * finish equals text_decode of the same ids (and, of a continuation, the text that follows the prompt).
- * No allocation after init.
+ * Incremental detokenizer: emits only whole UTF-8 characters, each as soon as it is whole; the concatenation over all
+ * pushes and the finish equals text_decode of the same ids (and, of a continuation, the text that follows the prompt).
+ * One exception: where text_decode replaces a whole broken run of byte tokens, the characters of the run that were
+ * whole before it broke have already been sent. No allocation after init.
  */
 #define DETOKENIZER_MAX_OUT 1024 /* most bytes that one push or finish can write */
 struct detokenizer {
     const struct text *text;
     bool skip_special;
     bool started;           /* something was decoded already: no stripping of a leading space */
+    bool broken;            /* in a run of byte tokens that is not UTF-8 */
     unsigned char held[16]; /* an incomplete character */
     size_t n_held;
 };

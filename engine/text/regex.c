@@ -1,0 +1,77 @@
+#include "text/regex.h"
+
+#include <oniguruma.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+/* Bounds of one match attempt. Greedy runs push one entry a character, so the stack must hold a long word; the
+ * retries stop patterns that backtrack badly on hostile text. */
+#define STACK_LIMIT 64000000u
+#define RETRY_LIMIT 50000000u
+
+struct regex {
+    regex_t *onig;
+};
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void initialize(void) {
+    OnigEncoding encodings[] = {ONIG_ENCODING_UTF8};
+    onig_initialize(encodings, 1);
+}
+
+int regex_new(const char *pattern, size_t len, struct regex **out, struct error *err) {
+    pthread_once(&once, initialize);
+    struct regex *r = calloc(1, sizeof *r);
+    if (!r) {
+        return error_memory(err);
+    }
+    OnigErrorInfo info;
+    const OnigUChar *p = (const OnigUChar *)pattern;
+    int rc = onig_new(&r->onig, p, p + len, ONIG_OPTION_NONE, ONIG_ENCODING_UTF8, ONIG_SYNTAX_ONIGURUMA, &info);
+    if (rc != ONIG_NORMAL) {
+        char why[ONIG_MAX_ERROR_MESSAGE_LEN];
+        onig_error_code_to_str((OnigUChar *)why, rc, &info);
+        free(r);
+        return error_set(err, ERROR_MODEL, "the pattern '%.200s' is not a valid regex: %s", pattern, why);
+    }
+    *out = r;
+    return 0;
+}
+
+void regex_free(struct regex *r) {
+    if (r) {
+        onig_free(r->onig);
+        free(r);
+    }
+}
+
+int regex_find(const struct regex *r, const char *s, size_t len, size_t from, size_t *start, size_t *end,
+               struct error *err) {
+    OnigRegion *region = onig_region_new();
+    OnigMatchParam *limits = onig_new_match_param();
+    if (!region || !limits) {
+        onig_region_free(region, 1);
+        onig_free_match_param(limits);
+        return error_memory(err);
+    }
+    onig_initialize_match_param(limits);
+    onig_set_match_stack_limit_size_of_match_param(limits, STACK_LIMIT);
+    onig_set_retry_limit_in_match_of_match_param(limits, RETRY_LIMIT);
+    onig_set_retry_limit_in_search_of_match_param(limits, RETRY_LIMIT);
+    const OnigUChar *text = (const OnigUChar *)s;
+    int rc = onig_search_with_param(r->onig, text, text + len, text + from, text + len, region, ONIG_OPTION_NONE, limits);
+    int found = 0;
+    if (rc >= 0) {
+        *start = (size_t)region->beg[0];
+        *end = (size_t)region->end[0];
+        found = 1;
+    } else if (rc != ONIG_MISMATCH) {
+        char why[ONIG_MAX_ERROR_MESSAGE_LEN];
+        onig_error_code_to_str((OnigUChar *)why, rc);
+        found = error_set(err, ERROR_INVALID, "the text cannot be split by the tokenizer's pattern: %s", why);
+    }
+    onig_region_free(region, 1);
+    onig_free_match_param(limits);
+    return found;
+}

@@ -1,0 +1,221 @@
+/*
+ * A struct text from a model's files: the vocabulary and template in a GGUF's metadata, or tokenizer.json and the
+ * files beside it. Here the text code, which knows no files, meets the file readers.
+ */
+#include "model_file/model_file.h"
+#include "text/text_impl.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* ---- GGUF ---- */
+
+struct gguf_vocab {
+    struct vocab_source source;
+    struct span *tokens, *merges;
+    float *scores;
+    uint8_t *types;
+    char *model, *pre, *name;
+};
+
+static void gguf_vocab_free(struct gguf_vocab *v) {
+    free(v->tokens);
+    free(v->merges);
+    free(v->scores);
+    free(v->types);
+    free(v->model);
+    free(v->pre);
+    free(v->name);
+}
+
+/* A copy of a string value, NULL if it is not there (*out stays) or holds a NUL. */
+static int copy_string(const struct model_file *f, const char *key, char **out, struct error *err) {
+    struct meta_string s;
+    if (!model_file_get_string(f, key, &s)) {
+        return 0;
+    }
+    if (memchr(s.data, '\0', s.len)) {
+        return error_set(err, ERROR_MODEL, "%s holds a NUL character", key);
+    }
+    *out = strndup(s.data, s.len);
+    return *out ? 0 : error_memory(err);
+}
+
+static int read_strings(const struct model_file *f, const char *key, size_t most, struct span **out, size_t *n,
+                        struct error *err) {
+    enum meta_type type;
+    if (!model_file_get_array(f, key, &type, n)) {
+        *n = 0;
+        return 0;
+    }
+    if (type != META_STRING || *n > most) {
+        return error_set(err, ERROR_MODEL, "%s must be an array of at most %zu strings", key, most);
+    }
+    *out = calloc(*n ? *n : 1, sizeof **out);
+    if (!*out) {
+        return error_memory(err);
+    }
+    for (size_t i = 0; i < *n; i++) {
+        struct meta_string s;
+        if (!model_file_array_string(f, key, i, &s)) {
+            return error_set(err, ERROR_MODEL, "%s: element %zu cannot be read", key, i);
+        }
+        (*out)[i] = (struct span){s.data, s.len};
+    }
+    return 0;
+}
+
+/* Types and scores: one a token, or not there at all. */
+static int read_numbers(const struct model_file *f, struct gguf_vocab *v, struct error *err) {
+    size_t n = v->source.n_tokens, count;
+    enum meta_type type;
+    if (model_file_get_array(f, "tokenizer.ggml.token_type", &type, &count)) {
+        v->types = calloc(n ? n : 1, 1);
+        if (!v->types) {
+            return error_memory(err);
+        }
+        for (size_t i = 0; i < n; i++) {
+            int64_t value;
+            if (!model_file_array_int(f, "tokenizer.ggml.token_type", i, &value)) {
+                return error_set(err, ERROR_MODEL, "tokenizer.ggml.token_type must hold an integer for each of %zu tokens", n);
+            }
+            v->types[i] = value >= VOCAB_NORMAL && value <= VOCAB_BYTE ? (uint8_t)value : VOCAB_UNUSED;
+        }
+        v->source.types = v->types;
+    }
+    if (model_file_get_array(f, "tokenizer.ggml.scores", &type, &count)) {
+        v->scores = calloc(n ? n : 1, sizeof *v->scores);
+        if (!v->scores) {
+            return error_memory(err);
+        }
+        for (size_t i = 0; i < n; i++) {
+            double value;
+            if (!model_file_array_double(f, "tokenizer.ggml.scores", i, &value)) {
+                return error_set(err, ERROR_MODEL, "tokenizer.ggml.scores must hold a number for each of %zu tokens", n);
+            }
+            v->scores[i] = (float)value;
+        }
+        v->source.scores = v->scores;
+    }
+    return 0;
+}
+
+/* An id among the tokens; -1 where the key is missing. One outside the vocabulary is the file's mistake. */
+static int read_id(const struct model_file *f, const char *key, size_t n_tokens, int32_t *out, struct error *err) {
+    int64_t id;
+    if (!model_file_get_int(f, key, &id)) {
+        return 0;
+    }
+    if (id < 0 || (uint64_t)id >= n_tokens) {
+        return error_set(err, ERROR_MODEL, "%s is %lld, and the vocabulary has %zu tokens", key, (long long)id, n_tokens);
+    }
+    *out = (int32_t)id;
+    return 0;
+}
+
+static void read_flag(const struct model_file *f, const char *key, int *out) {
+    bool value;
+    *out = model_file_get_bool(f, key, &value) ? value : -1;
+}
+
+/* Phi-3's special tokens swallow the white space behind them. A GGUF has no field for it; its name tells. */
+static bool is_phi3(const char *name) {
+    return name && (strcasestr(name, "phi-3") || strcasestr(name, "phi3"));
+}
+
+static int read_vocab(const struct model_file *f, struct gguf_vocab *v, struct error *err) {
+    struct vocab_source *s = &v->source;
+    if (copy_string(f, "tokenizer.ggml.model", &v->model, err) < 0 || copy_string(f, "tokenizer.ggml.pre", &v->pre, err) < 0 ||
+        copy_string(f, "general.name", &v->name, err) < 0) {
+        return -1;
+    }
+    if (!v->model) {
+        return error_set(err, ERROR_MODEL, "the file has no vocabulary (tokenizer.ggml.model)");
+    }
+    if (read_strings(f, "tokenizer.ggml.tokens", VOCAB_MAX_TOKENS, &v->tokens, &s->n_tokens, err) < 0 ||
+        read_strings(f, "tokenizer.ggml.merges", VOCAB_MAX_TOKENS, &v->merges, &s->n_merges, err) < 0 ||
+        read_numbers(f, v, err) < 0) {
+        return -1;
+    }
+    s->model = v->model;
+    s->pre = v->pre;
+    s->tokens = v->tokens;
+    s->merges = v->merges;
+    /* SentencePiece's own ids where the file names none. */
+    bool sentencepiece = strcmp(v->model, "llama") == 0 && s->n_tokens > 2;
+    s->bos_id = sentencepiece ? 1 : -1;
+    s->eos_id = sentencepiece ? 2 : -1;
+    s->unknown_id = sentencepiece ? 0 : -1;
+    if (read_id(f, "tokenizer.ggml.bos_token_id", s->n_tokens, &s->bos_id, err) < 0 ||
+        read_id(f, "tokenizer.ggml.eos_token_id", s->n_tokens, &s->eos_id, err) < 0 ||
+        read_id(f, "tokenizer.ggml.unknown_token_id", s->n_tokens, &s->unknown_id, err) < 0) {
+        return -1;
+    }
+    read_flag(f, "tokenizer.ggml.add_bos_token", &s->add_bos);
+    read_flag(f, "tokenizer.ggml.add_eos_token", &s->add_eos);
+    read_flag(f, "tokenizer.ggml.add_space_prefix", &s->add_space_prefix);
+    s->rstrip_special = is_phi3(v->name);
+    return 0;
+}
+
+static int copy_piece(const struct text *t, int32_t id, char **out, struct error *err) {
+    if (id < 0) {
+        return 0;
+    }
+    size_t len;
+    const char *piece = text_token_bytes(t, id, &len);
+    *out = strndup(piece, len);
+    return *out ? 0 : error_memory(err);
+}
+
+static int open_gguf(const struct model_file *f, struct text *t, struct error *err) {
+    struct gguf_vocab v = {0};
+    int rc = read_vocab(f, &v, err);
+    if (rc == 0) {
+        rc = tokenizer_from_vocab(&v.source, &t->tokenizer, err);
+    }
+    t->bos_id = v.source.bos_id;
+    int32_t eos_id = v.source.eos_id, eot_id = -1, eom_id = -1;
+    size_t n_tokens = v.source.n_tokens;
+    gguf_vocab_free(&v);
+    if (rc < 0 || read_id(f, "tokenizer.ggml.eot_token_id", n_tokens, &eot_id, err) < 0 ||
+        read_id(f, "tokenizer.ggml.eom_token_id", n_tokens, &eom_id, err) < 0) {
+        return -1;
+    }
+    text_add_eos(t, eos_id);
+    text_add_eos(t, eot_id);
+    text_add_eos(t, eom_id);
+    text_add_known_ends(t);
+    if (copy_piece(t, t->bos_id, &t->bos_text, err) < 0 || copy_piece(t, eos_id, &t->eos_text, err) < 0) {
+        return -1;
+    }
+    return copy_string(f, "tokenizer.chat_template", &t->chat_template, err);
+}
+
+static int open_parts(const char *path, struct text *t, struct error *err) {
+    struct model_file *f;
+    if (model_file_open(path, &f, err) < 0) {
+        return -1;
+    }
+    int rc = model_file_format(f) == MODEL_FORMAT_GGUF
+                 ? open_gguf(f, t, err)
+                 : error_set(err, ERROR_MODEL, "there is no tokenizer.json beside the weights");
+    model_file_close(f);
+    return rc < 0 && !strstr(err->message, path) ? error_prefix(err, "%s", path) : rc;
+}
+
+int text_open(const char *path, struct text **out, struct error *err) {
+    struct text *t = calloc(1, sizeof *t);
+    if (!t) {
+        return error_memory(err);
+    }
+    t->bos_id = -1;
+    if (open_parts(path, t, err) < 0) {
+        text_free(t);
+        return -1;
+    }
+    *out = t;
+    return 0;
+}
