@@ -75,14 +75,18 @@ void api_error_write(const struct api_error *e, struct buf *out) {
     buf_puts(out, "}}");
 }
 
+void api_add_retry_after(const struct server *s, struct exchange *x) {
+    char seconds[24];
+    snprintf(seconds, sizeof seconds, "%zu", s->config->retry_after);
+    exchange_add_header(x, "Retry-After", seconds);
+}
+
 void api_reply_error(struct server *s, struct exchange *x, const struct api_error *e) {
     struct buf body = BUF_INIT;
     api_error_write(e, &body);
     buf_putc(&body, '\n');
     if (e->status == 429 || e->status == 503) {
-        char seconds[24];
-        snprintf(seconds, sizeof seconds, "%zu", s->config->retry_after);
-        exchange_add_header(x, "Retry-After", seconds);
+        api_add_retry_after(s, x);
     }
     if (e->status == 401) {
         exchange_add_header(x, "WWW-Authenticate", "Bearer");

@@ -308,8 +308,8 @@ static int add_stop(struct request_params *p, const cJSON *s, struct error *err)
         return error_set_param(err, ERROR_INVALID, "stop", "stop must have strings of at most %d bytes",
                                ENGINE_MAX_STOP_LEN);
     }
-    if (p->n_stop == ENGINE_MAX_STOP) {
-        return error_set_param(err, ERROR_INVALID, "stop", "stop must have at most %d strings", ENGINE_MAX_STOP);
+    if (p->n_stop == PARAMS_MAX_STOP) {
+        return error_set_param(err, ERROR_INVALID, "stop", "stop must have at most %d strings", PARAMS_MAX_STOP);
     }
     p->stop[p->n_stop++] = (struct meta_stop){s->valuestring, len};
     return 0;

@@ -16,6 +16,7 @@ struct cJSON;
 enum params_where { IN_CHAT = 1, IN_COMPLETIONS = 2, IN_TOKENIZE = 4, IN_DETOKENIZE = 8 };
 
 #define PARAMS_MAX_PROMPTS 256
+#define PARAMS_MAX_STOP 4 /* as OpenAI */
 
 /* What the table's ranges need to know of this server. */
 struct params_limits {
@@ -56,7 +57,7 @@ struct request_params {
     int64_t top_k;
     int64_t seed;
     bool has_seed;
-    struct meta_stop stop[ENGINE_MAX_STOP];
+    struct meta_stop stop[PARAMS_MAX_STOP];
     size_t n_stop;
     int32_t stop_ids[ENGINE_MAX_STOP_IDS];
     size_t n_stop_ids;

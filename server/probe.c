@@ -20,6 +20,7 @@ void probe_ready(struct server *s, struct exchange *x) {
     const char *refusal = server_refusal(s);
     struct buf body = BUF_INIT;
     if (refusal) {
+        api_add_retry_after(s, x);
         buf_printf(&body, "{\"status\":\"unavailable\",\"reason\":\"%s\"}\n", refusal);
     } else {
         buf_puts(&body, "{\"status\":\"ok\"}\n");
