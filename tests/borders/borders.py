@@ -26,7 +26,7 @@ FOLDERS = {
     "server": {"include/inferd"},
     "engine": {"include/inferd", "engine/base", "engine/model", "engine/model_file", "engine/quant", "engine/collective"},
     "engine/base": {"include/inferd"},
-    "engine/text": {"include/inferd", "engine/base", "engine/model_file"},
+    "engine/text": {"include/inferd", "engine/base"},
     "engine/model_file": {"include/inferd", "engine/base"},
     "engine/quant": {"include/inferd", "engine/base", "engine/model_file"},
     "engine/collective": {"include/inferd", "engine/base"},
@@ -36,6 +36,9 @@ FOLDERS = {
     "engine/backend/cuda": {"include/inferd"},
     "engine/backend/null": {"include/inferd"},
 }
+
+# A file with a wider view than its folder: here the text code, which knows no files, meets their readers.
+FILES = {"engine/text_open.c": {"engine/text"}}
 
 # The few public headers that a folder is held to.
 PUBLIC_OF = {
@@ -111,7 +114,7 @@ def check_ours(path, target):
     # engine/backend/registry.c knows the backends below it; nobody else looks down
     if home == "engine/backend" and there.startswith("engine/backend/"):
         return None
-    if folder_rule(there, FOLDERS) in FOLDERS[home]:
+    if folder_rule(there, FOLDERS) in FOLDERS[home] | FILES.get(path, set()):
         return None
     return f"{home} may include {', '.join(sorted(FOLDERS[home]))} and itself"
 
