@@ -141,7 +141,7 @@ static int read_entry(const struct header *h, struct model_file *f, const cJSON 
         return fail_entry(h, entry->string, "a tensor's data_offsets do not go with its dtype and shape");
     }
     /* h->len and begin are far below SIZE_MAX / 2 */
-    return model_file_add_tensor(f, entry_offset(h, ""), entry->string, strlen(entry->string), &t,
+    return model_file_add_tensor(f, LENGTH_BYTES, entry->string, strlen(entry->string), &t,
                                  LENGTH_BYTES + h->len + begin, h->err);
 }
 
