@@ -1,6 +1,7 @@
-/* A GGUF file: opened, looked at through the getters, and described both ways. */
+/* A GGUF file: opened, looked at through the getters, and described both ways; what is described is strict JSON. */
 #include "model_file/internal.h"
 
+#include <inferd/json.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,9 +41,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     }
     volatile unsigned sum = touch(f);
     (void)sum;
+    const struct json_limits with_nul = {.allow_nul = true}; /* a string of the file may hold one */
     struct buf text = BUF_INIT, json = BUF_INIT;
     model_file_describe(f, false, &text, &err);
-    model_file_describe(f, true, &json, &err);
+    if (model_file_describe(f, true, &json, &err) == 0 && json_check(json.data, json.len, &with_nul, &err) < 0) {
+        abort();
+    }
     buf_free(&text);
     buf_free(&json);
     model_file_close(f);
