@@ -85,7 +85,7 @@ Test(memory, what_was_asked_for_is_given_or_refused_with_numbers) {
 static void put(const char *folder, const char *name, const char *content) {
     char path[512];
     snprintf(path, sizeof path, "%s/%s", folder, name);
-    for (char *p = path + strlen(folder) + 1; (p = strchr(p, '/')); p++) {
+    for (char *p = path + 1; (p = strchr(p, '/')); p++) {
         *p = '\0';
         mkdir(path, 0700);
         *p = '/';
