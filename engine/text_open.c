@@ -2,13 +2,18 @@
  * A struct text from a model's files: the vocabulary and template in a GGUF's metadata, or tokenizer.json and the
  * files beside it. Here the text code, which knows no files, meets the file readers.
  */
+#include "base/file_map.h"
 #include "model_file/model_file.h"
 #include "text/text_impl.h"
 
+#include <cjson/cJSON.h>
+#include <inferd/json.h>
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* ---- GGUF ---- */
 
@@ -194,7 +199,194 @@ static int open_gguf(const struct model_file *f, struct text *t, struct error *e
     return copy_string(f, "tokenizer.chat_template", &t->chat_template, err);
 }
 
-static int open_parts(const char *path, struct text *t, struct error *err) {
+/* ---- tokenizer.json and what lies beside it ---- */
+
+/* A JSON file of the folder; *out stays NULL where there is none. */
+static int read_json(const char *folder, const char *name, cJSON **out, struct error *err) {
+    char path[PATH_MAX];
+    struct file_map map;
+    if (snprintf(path, sizeof path, "%s/%s", folder, name) >= (int)sizeof path) {
+        return error_set(err, ERROR_MODEL, "the path is too long");
+    }
+    if (access(path, F_OK) != 0) {
+        return 0;
+    }
+    if (file_map_open(path, &map, err) < 0) {
+        return -1;
+    }
+    const struct json_limits limits = {.allow_duplicate = true};
+    int rc = json_parse(map.data ? (const char *)map.data : "", map.size, &limits, out, err);
+    file_map_close(&map);
+    if (rc < 0) {
+        err->code = err->code == ERROR_INVALID ? ERROR_MODEL : err->code;
+        return error_prefix(err, "%s", path);
+    }
+    return 0;
+}
+
+static int copy_text(const char *from, char **to, struct error *err) {
+    char *copy = strdup(from);
+    if (!copy) {
+        return error_memory(err);
+    }
+    free(*to);
+    *to = copy;
+    return 0;
+}
+
+/* A special token is named by its text, or by an object with it. */
+static const char *token_name(const cJSON *config, const char *key) {
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(config, key);
+    if (cJSON_IsObject(item)) {
+        item = cJSON_GetObjectItemCaseSensitive(item, "content");
+    }
+    return cJSON_IsString(item) ? item->valuestring : NULL;
+}
+
+static int32_t id_of_name(const struct text *t, const char *name) {
+    return name ? tokenizer_find(t->tokenizer, name, strlen(name)) : -1;
+}
+
+/* "chat_template": a text, or a list of {"name", "template"}; "default" is the one for chats. */
+static const char *template_of(const cJSON *config) {
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(config, "chat_template"), *entry;
+    if (!cJSON_IsArray(item)) {
+        return cJSON_IsString(item) ? item->valuestring : NULL;
+    }
+    cJSON_ArrayForEach(entry, item) {
+        const cJSON *name = cJSON_GetObjectItemCaseSensitive(entry, "name");
+        const cJSON *source = cJSON_GetObjectItemCaseSensitive(entry, "template");
+        if (cJSON_IsString(name) && strcmp(name->valuestring, "default") == 0 && cJSON_IsString(source)) {
+            return source->valuestring;
+        }
+    }
+    return NULL;
+}
+
+static int use_tokenizer_config(struct text *t, const cJSON *config, struct error *err) {
+    const char *bos = token_name(config, "bos_token"), *eos = token_name(config, "eos_token"), *source = template_of(config);
+    t->bos_id = id_of_name(t, bos);
+    text_add_eos(t, id_of_name(t, eos));
+    if ((bos && copy_text(bos, &t->bos_text, err) < 0) || (eos && copy_text(eos, &t->eos_text, err) < 0)) {
+        return -1;
+    }
+    return source ? copy_text(source, &t->chat_template, err) : 0;
+}
+
+/* "bos_token_id", and "eos_token_id": a number or a list. */
+static int use_ids(struct text *t, const cJSON *config, struct error *err) {
+    const cJSON *eos = cJSON_GetObjectItemCaseSensitive(config, "eos_token_id"), *item;
+    if (cJSON_IsNumber(eos)) {
+        text_add_eos(t, eos->valueint);
+    }
+    if (cJSON_IsArray(eos)) {
+        cJSON_ArrayForEach(item, eos) {
+            text_add_eos(t, cJSON_IsNumber(item) ? item->valueint : -1);
+        }
+    }
+    int64_t bos = -1;
+    if (t->bos_id < 0 && json_get_int(config, "bos_token_id", 0, INT32_MAX, &bos, err) == 0 && bos >= 0 &&
+        (size_t)bos < text_vocab_size(t)) {
+        t->bos_id = (int32_t)bos;
+    }
+    return 0;
+}
+
+static int use_template_file(struct text *t, const char *folder, struct error *err) {
+    char path[PATH_MAX];
+    struct file_map map;
+    if (snprintf(path, sizeof path, "%s/chat_template.jinja", folder) >= (int)sizeof path || access(path, F_OK) != 0) {
+        return 0;
+    }
+    if (file_map_open(path, &map, err) < 0) {
+        return -1;
+    }
+    int rc = 0;
+    if (map.size > 0 && memchr(map.data, '\0', map.size)) {
+        rc = error_set(err, ERROR_MODEL, "%s: holds a NUL character", path);
+    } else {
+        free(t->chat_template);
+        t->chat_template = strndup(map.data ? (const char *)map.data : "", map.size);
+        rc = t->chat_template ? 0 : error_memory(err);
+    }
+    file_map_close(&map);
+    return rc;
+}
+
+static int use_json_files(struct text *t, const char *folder, struct error *err) {
+    static const struct {
+        const char *name;
+        int (*use)(struct text *t, const cJSON *json, struct error *err);
+    } files[] = {
+        {"tokenizer_config.json", use_tokenizer_config},
+        {"chat_template.json", NULL},
+        {"generation_config.json", use_ids},
+        {"config.json", use_ids},
+    };
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+        cJSON *json = NULL;
+        if (read_json(folder, files[i].name, &json, err) < 0) {
+            return -1;
+        }
+        const char *source = json && !files[i].use ? template_of(json) : NULL;
+        int rc = json && files[i].use ? files[i].use(t, json, err) : source ? copy_text(source, &t->chat_template, err) : 0;
+        cJSON_Delete(json);
+        if (rc < 0) {
+            return error_prefix(err, "%s/%s", folder, files[i].name);
+        }
+    }
+    return use_template_file(t, folder, err);
+}
+
+static int open_tokenizer_json(const char *path, struct text *t, struct error *err) {
+    struct file_map map;
+    if (file_map_open(path, &map, err) < 0) {
+        return -1;
+    }
+    int rc = tokenizer_from_json(map.data ? (const char *)map.data : "", map.size, &t->tokenizer, err);
+    file_map_close(&map);
+    if (rc < 0) {
+        return error_prefix(err, "%s", path);
+    }
+    char folder[PATH_MAX];
+    snprintf(folder, sizeof folder, "%s", path);
+    char *slash = strrchr(folder, '/');
+    if (slash) {
+        slash[slash == folder] = '\0'; /* the root stays */
+    }
+    if (use_json_files(t, slash ? folder : ".", err) < 0) {
+        return -1;
+    }
+    if (t->bos_id < 0 && t->tokenizer->n_prefix > 0) {
+        t->bos_id = t->tokenizer->prefix[0];
+    }
+    text_add_known_ends(t);
+    return 0;
+}
+
+/* ---- which of them a path means ---- */
+
+/* The tokenizer.json that a path means: the path itself, or the one in the folder or beside the weights file. */
+static bool find_tokenizer_json(const char *path, char out[PATH_MAX]) {
+    struct stat st;
+    size_t len = strlen(path);
+    if (len >= 5 && strcmp(path + len - 5, ".json") == 0) {
+        return snprintf(out, PATH_MAX, "%s", path) < PATH_MAX;
+    }
+    if (len >= 5 && strcmp(path + len - 5, ".gguf") == 0) {
+        return false;
+    }
+    int n = -1;
+    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
+        n = snprintf(out, PATH_MAX, "%s/tokenizer.json", path);
+    } else if (len >= 12 && strcmp(path + len - 12, ".safetensors") == 0) {
+        const char *slash = strrchr(path, '/');
+        n = snprintf(out, PATH_MAX, "%.*stokenizer.json", slash ? (int)(slash + 1 - path) : 0, path);
+    }
+    return n >= 0 && n < PATH_MAX && access(out, F_OK) == 0;
+}
+
+static int open_model_file(const char *path, struct text *t, struct error *err) {
     struct model_file *f;
     if (model_file_open(path, &f, err) < 0) {
         return -1;
@@ -203,7 +395,7 @@ static int open_parts(const char *path, struct text *t, struct error *err) {
                  ? open_gguf(f, t, err)
                  : error_set(err, ERROR_MODEL, "there is no tokenizer.json beside the weights");
     model_file_close(f);
-    return rc < 0 && !strstr(err->message, path) ? error_prefix(err, "%s", path) : rc;
+    return rc < 0 ? error_prefix(err, "%s", path) : 0;
 }
 
 int text_open(const char *path, struct text **out, struct error *err) {
@@ -212,7 +404,9 @@ int text_open(const char *path, struct text **out, struct error *err) {
         return error_memory(err);
     }
     t->bos_id = -1;
-    if (open_parts(path, t, err) < 0) {
+    char json[PATH_MAX];
+    int rc = find_tokenizer_json(path, json) ? open_tokenizer_json(json, t, err) : open_model_file(path, t, err);
+    if (rc < 0) {
         text_free(t);
         return -1;
     }

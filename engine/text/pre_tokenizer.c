@@ -179,7 +179,8 @@ static int next_literal(const struct pre_step *step, const char *s, size_t len, 
 
 static int next_class(const struct pre_step *step, const char *s, size_t len, size_t from, size_t *start, size_t *end) {
     for (size_t i = from, n; i < len; i += n) {
-        if (unicode_class_at(s + i, &n) & step->classes) {
+        unsigned c = unicode_class_at(s + i, &n);
+        if ((c & step->classes) || (step->ascii_symbols && n == 1 && (c & CLASS_SYMBOL))) {
             *start = i;
             *end = i + n;
             return 1;

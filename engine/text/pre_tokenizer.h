@@ -37,7 +37,8 @@ struct pre_step {
     struct regex *regex; /* owned */
     char literal[64];    /* NUL-terminated */
     size_t literal_len;
-    unsigned classes;
+    unsigned classes;    /* PRE_CLASS: bits of enum unicode_class */
+    bool ascii_symbols;  /* and ASCII symbols such as $ and + */
     enum prepend_scheme scheme;
     bool split;
 };
