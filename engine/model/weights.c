@@ -134,7 +134,7 @@ static int load_matrix(const struct load *l, const struct role *r, int layer, st
     struct weight w = {.dtype = t->dtype, .n = t->shape[0], .k = t->shape[1], .data = t->data};
     if (t->dtype == DTYPE_I8 || t->dtype == DTYPE_I32 || !dtype_row_bytes(t->dtype, w.k, &w.row_bytes)) {
         return error_set(err, ERROR_UNSUPPORTED, "the tensor %s has the type %s, which is not supported for weights", t->name,
-                         dtype_info(t->dtype)->name);
+                         t->type);
     }
     if (l->w->ops->weight_load(l->w->backend, &w, err) < 0) {
         return error_prefix(err, "%s", t->name);
@@ -159,7 +159,7 @@ static float element(const struct tensor *t, size_t i) {
 static int read_vector(const struct tensor *t, float add, float *out, struct error *err) {
     if (t->dtype != DTYPE_F32 && t->dtype != DTYPE_F16 && t->dtype != DTYPE_BF16) {
         return error_set(err, ERROR_UNSUPPORTED, "the tensor %s has the type %s, which is not supported for vectors", t->name,
-                         dtype_info(t->dtype)->name);
+                         t->type);
     }
     for (size_t i = 0; i < t->shape[0]; i++) {
         out[i] = element(t, i) + add;

@@ -205,6 +205,11 @@ static void table_print(struct table *t, struct buf *out) {
 
 /* ---- totals ---- */
 
+/* Can a model be computed from tensors of this type? */
+static bool is_computed(enum dtype t) {
+    return t != DTYPE_UNSUPPORTED && t != DTYPE_I32;
+}
+
 static size_t tensor_elements(const struct tensor *t) {
     size_t n = 1;
     for (size_t i = 0; i < t->n_dims; i++) {
@@ -247,7 +252,7 @@ static size_t total_types(const struct model_file *f, struct type_total *out, si
             if (n == max) {
                 continue;
             }
-            out[n++] = (struct type_total){.type = f->tensors[i].type, .computed = dtype_is_computed(f->tensors[i].dtype)};
+            out[n++] = (struct type_total){.type = f->tensors[i].type, .computed = is_computed(f->tensors[i].dtype)};
         }
         out[k].n++;
         out[k].bytes += f->tensors[i].size;
@@ -443,7 +448,7 @@ static void json_tensors(const struct model_file *f, struct buf *b) {
         buf_puts(b, i ? ",\n  {\"name\": " : "\n  {\"name\": ");
         json_text(b, t->name);
         buf_printf(b, ", \"type\": \"%s\", \"supported\": %s, \"shape\": [", t->type,
-                   dtype_is_computed(t->dtype) ? "true" : "false");
+                   is_computed(t->dtype) ? "true" : "false");
         for (size_t d = 0; d < t->n_dims; d++) {
             buf_printf(b, "%s%zu", d ? ", " : "", t->shape[d]);
         }

@@ -88,9 +88,6 @@ int model_file_index_tensors(struct model_file *f, struct error *err);
 /* The product of a shape and its bytes (a row is shape[n - 1] elements in blocks): false if it cannot be. */
 bool tensor_bytes(const struct tensor *t, size_t block, size_t block_bytes, size_t *bytes);
 
-/* Can a model be computed from tensors of this type? */
-bool dtype_is_computed(enum dtype t);
-
 /* The readers. Each fills a zeroed *f and leaves freeing to the caller. */
 int gguf_open(struct model_file *f, const char *path, struct error *err);
 int gguf_read_part(struct model_file *f, struct metadata *meta, struct error *err); /* the last part */

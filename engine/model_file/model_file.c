@@ -346,23 +346,6 @@ const struct tensor *model_file_find(const struct model_file *f, const char *nam
     return name_index_find(&f->tensor_index, name, strlen(name), &i) ? &f->tensors[i] : NULL;
 }
 
-bool dtype_is_computed(enum dtype t) {
-    return t != DTYPE_UNSUPPORTED && t != DTYPE_I32;
-}
-
-int model_file_require(const struct model_file *f, const char *name, const struct tensor **out, struct error *err) {
-    const struct tensor *t = model_file_find(f, name);
-    if (!t) {
-        return model_file_fail_path(f->path, err, "tensor %s is missing", name);
-    }
-    if (!dtype_is_computed(t->dtype)) {
-        return model_file_fail_path(f->parts[t->part].path, err, "tensor %s has type %s, which is not supported", name,
-                                    t->type);
-    }
-    *out = t;
-    return 0;
-}
-
 const struct cJSON *model_file_config(const struct model_file *f) {
     return f->config;
 }

@@ -21,7 +21,7 @@ struct cJSON;
 #define TENSOR_NAME_MAX 128 /* bytes with the NUL */
 
 /* A tensor of a type that the formats know and inferd does not compute with (IQ2_XS, MXFP4, F8_E4M3, I64 ...): it is
- * listed, and model_file_require refuses it by name. Its dtype_info has 0 bytes. */
+ * listed, and a model that needs it is refused with tensor.type. dtype_row_bytes is false for it. */
 #define DTYPE_UNSUPPORTED DTYPE_COUNT
 
 struct tensor {
@@ -48,9 +48,6 @@ size_t model_file_n_tensors(const struct model_file *f);
 const struct tensor *model_file_tensor(const struct model_file *f, size_t i);
 /* NULL if none; a binary search (no hash: its worst case is the file's choice). */
 const struct tensor *model_file_find(const struct model_file *f, const char *name);
-/* The same for a tensor that must be there and of a type that inferd computes with: ERROR_MODEL with file, name
- * and type. */
-int model_file_require(const struct model_file *f, const char *name, const struct tensor **out, struct error *err);
 
 /* config.json of a safetensors model (owned by the file), NULL for a GGUF. */
 const struct cJSON *model_file_config(const struct model_file *f);
