@@ -3,9 +3,9 @@
 #include "base/checked.h"
 
 static const struct dtype_info table[DTYPE_COUNT] = {
-    [DTYPE_F32] = {"F32", 1, 4},      [DTYPE_F16] = {"F16", 1, 2},      [DTYPE_BF16] = {"BF16", 1, 2},
-    [DTYPE_I8] = {"I8", 1, 1},        [DTYPE_Q4_0] = {"Q4_0", 32, 18},  [DTYPE_Q4_1] = {"Q4_1", 32, 20},
-    [DTYPE_Q5_0] = {"Q5_0", 32, 22},  [DTYPE_Q5_1] = {"Q5_1", 32, 24},  [DTYPE_Q8_0] = {"Q8_0", 32, 34},
+    [DTYPE_F32] = {"F32", 1, 4},       [DTYPE_F16] = {"F16", 1, 2},       [DTYPE_BF16] = {"BF16", 1, 2},
+    [DTYPE_I8] = {"I8", 1, 1},         [DTYPE_Q4_0] = {"Q4_0", 32, 18},   [DTYPE_Q4_1] = {"Q4_1", 32, 20},
+    [DTYPE_Q5_0] = {"Q5_0", 32, 22},   [DTYPE_Q5_1] = {"Q5_1", 32, 24},   [DTYPE_Q8_0] = {"Q8_0", 32, 34},
     [DTYPE_Q4_K] = {"Q4_K", 256, 144}, [DTYPE_Q5_K] = {"Q5_K", 256, 176}, [DTYPE_Q6_K] = {"Q6_K", 256, 210},
     [DTYPE_I32] = {"I32", 1, 4},
 };

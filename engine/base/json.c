@@ -423,8 +423,7 @@ static void scanner_init(struct scanner *s, const char *text, size_t len, const 
     }
 }
 
-static int check(const char *text, size_t len, const struct json_limits *limits, bool *long_number,
-                 struct error *err) {
+static int check(const char *text, size_t len, const struct json_limits *limits, bool *long_number, struct error *err) {
     struct scanner s;
     scanner_init(&s, text, len, limits, err);
     int rc = scan(&s);

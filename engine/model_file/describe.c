@@ -10,9 +10,9 @@
 #include <string.h>
 
 enum {
-    SHOWN_CHARS = 72,         /* of a string as text */
-    SHOWN_ELEMENT_CHARS = 20, /* of a string in an array as text */
-    SHOWN_ELEMENTS = 6,       /* of an array */
+    SHOWN_CHARS = 72,            /* of a string as text */
+    SHOWN_ELEMENT_CHARS = 20,    /* of a string in an array as text */
+    SHOWN_ELEMENTS = 6,          /* of an array */
     JSON_STRING_BYTES = 1 << 20, /* of a string as JSON; chat templates are whole */
     MAX_COLUMNS = 4,
     MAX_COLUMN_WIDTH = 64,
@@ -464,8 +464,8 @@ static void describe_json(const struct model_file *f, struct buf *b) {
     if (f->format == MODEL_FORMAT_GGUF) {
         buf_printf(b, ",\n \"version\": %u", f->version);
     }
-    buf_printf(b, ",\n \"size\": %zu,\n \"n_parameters\": %.0f,\n \"n_tensors\": %zu", file_bytes(f), count_parameters(f),
-               f->n_tensors);
+    buf_printf(b, ",\n \"size\": %zu,\n \"n_parameters\": %.0f,\n \"n_tensors\": %zu", file_bytes(f),
+               count_parameters(f), f->n_tensors);
     json_files(f, b);
     if (f->format == MODEL_FORMAT_GGUF) {
         json_metadata(f, b);

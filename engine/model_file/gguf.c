@@ -160,7 +160,8 @@ static int read_array(struct reader *r, struct metadata *meta, struct meta *m) {
         return model_file_fail(r->path, m->offset, r->err, "an array of unknown type %u", type);
     }
     if (count > left(r) / least) {
-        return model_file_fail(r->path, m->offset, r->err, "an array claims %llu elements, %zu bytes are left in the file",
+        return model_file_fail(r->path, m->offset, r->err,
+                               "an array claims %llu elements, %zu bytes are left in the file",
                                (unsigned long long)count, left(r));
     }
     m->element = (enum meta_type)type;
@@ -248,7 +249,8 @@ static int read_dims(struct reader *r, struct tensor *t) {
         return -1;
     }
     if (n < 1 || n > GGUF_MAX_DIMS) {
-        return model_file_fail(r->path, start, r->err, "a tensor of %u dimensions; 1 to %d are possible", n, GGUF_MAX_DIMS);
+        return model_file_fail(r->path, start, r->err, "a tensor of %u dimensions; 1 to %d are possible", n,
+                               GGUF_MAX_DIMS);
     }
     t->n_dims = n;
     for (size_t i = 0; i < n; i++) {
@@ -307,7 +309,8 @@ static int read_tensor(struct reader *r, struct model_file *f, size_t alignment)
 static int read_alignment(struct reader *r, const struct metadata *meta, size_t *out) {
     const struct meta *m = metadata_find(meta, "general.alignment");
     int64_t v = DEFAULT_ALIGNMENT;
-    if (m && (m->type == META_ARRAY || !meta_element_int(m, 0, &v) || v < 1 || v > GGUF_MAX_ALIGNMENT || (v & (v - 1)))) {
+    if (m &&
+        (m->type == META_ARRAY || !meta_element_int(m, 0, &v) || v < 1 || v > GGUF_MAX_ALIGNMENT || (v & (v - 1)))) {
         return model_file_fail(r->path, m->offset, r->err, "general.alignment must be a power of two up to %d",
                                GGUF_MAX_ALIGNMENT);
     }
@@ -456,7 +459,8 @@ int gguf_open(struct model_file *f, const char *path, struct error *err) {
         return open_single(f, path, err);
     }
     if (count > GGUF_MAX_PARTS || number < 1 || number > count) {
-        return model_file_fail_path(path, err, "part %u of %u; up to %d parts are possible", number, count, GGUF_MAX_PARTS);
+        return model_file_fail_path(path, err, "part %u of %u; up to %d parts are possible", number, count,
+                                    GGUF_MAX_PARTS);
     }
     for (unsigned i = 0; i < count; i++) {
         if (open_part(f, path, prefix, i, count, err) < 0) {

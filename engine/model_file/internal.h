@@ -45,6 +45,11 @@ struct part {
     struct cJSON *annotation; /* safetensors: its __metadata__ or NULL */
 };
 
+struct tensor_origin {
+    char *name;    /* what tensor.name points to; owned */
+    size_t offset; /* of the data in its part */
+};
+
 struct model_file {
     enum model_format format;
     uint32_t version; /* of GGUF */
@@ -52,11 +57,8 @@ struct model_file {
     struct part *parts;
     size_t n_parts;
 
-    struct tensor *tensors; /* [n_tensors] */
-    struct tensor_origin {
-        char *name;    /* what tensors[i].name points to; owned */
-        size_t offset; /* of the data in its part */
-    } *origins;        /* [n_tensors] */
+    struct tensor *tensors;        /* [n_tensors] */
+    struct tensor_origin *origins; /* [n_tensors] */
     size_t n_tensors, cap_tensors;
     struct name_index tensor_index;
 
@@ -68,7 +70,8 @@ struct model_file {
 int model_file_fail(const char *path, size_t offset, struct error *err, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 /* The same without an offset. */
-int model_file_fail_path(const char *path, struct error *err, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+int model_file_fail_path(const char *path, struct error *err, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
 
 /* A new part at the end, mapped. The pointer holds until the next one. */
 int model_file_add_part(struct model_file *f, const char *path, struct part **out, struct error *err);

@@ -14,8 +14,8 @@ enum model_file_limits {
     MODEL_MAX_TENSORS = 1 << 20,       /* tensors of a model, all files together */
     SAFETENSORS_MAX_HEADER = 32 << 20, /* bytes of a JSON header */
     SAFETENSORS_MAX_SHARDS = 4096,
-    MODEL_MAX_INDEX_JSON = 64 << 20,   /* bytes of model.safetensors.index.json */
-    MODEL_MAX_CONFIG_JSON = 16 << 20,  /* bytes of config.json */
+    MODEL_MAX_INDEX_JSON = 64 << 20,  /* bytes of model.safetensors.index.json */
+    MODEL_MAX_CONFIG_JSON = 16 << 20, /* bytes of config.json */
     MODEL_MAX_PATH = 4096,
 };
 

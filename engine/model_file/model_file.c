@@ -181,8 +181,8 @@ int model_file_place_tensors(struct model_file *f, size_t first, struct error *e
         struct tensor *t = &f->tensors[i];
         size_t start = f->origins[i].offset;
         if (start > p->map.size || t->size > p->map.size - start) {
-            rc = model_file_fail(p->path, start, err, "the %zu bytes of tensor %s pass the end of the file (%zu bytes)", t->size,
-                                 t->name, p->map.size);
+            rc = model_file_fail(p->path, start, err, "the %zu bytes of tensor %s pass the end of the file (%zu bytes)",
+                                 t->size, t->name, p->map.size);
             break;
         }
         t->data = p->map.data + start;

@@ -25,7 +25,7 @@ struct cJSON;
 #define DTYPE_UNSUPPORTED DTYPE_COUNT
 
 struct tensor {
-    const char *name; /* NUL-terminated, printable UTF-8, owned by the file */
+    const char *name;              /* NUL-terminated, printable UTF-8, owned by the file */
     enum dtype dtype;              /* DTYPE_UNSUPPORTED: look at `type` */
     const char *type;              /* as the format calls it: "Q4_K", "BF16", "IQ2_XS"; static */
     size_t n_dims;                 /* 1..TENSOR_MAX_DIMS (a scalar has shape [1]) */
@@ -57,8 +57,19 @@ const struct cJSON *model_file_config(const struct model_file *f);
  * borrowed, any bytes, not NUL-terminated. Of split files the first part's metadata count. The values of meta_type are
  * the format's own. */
 enum meta_type {
-    META_UINT8, META_INT8, META_UINT16, META_INT16, META_UINT32, META_INT32, META_FLOAT32, META_BOOL,
-    META_STRING, META_ARRAY, META_UINT64, META_INT64, META_FLOAT64,
+    META_UINT8,
+    META_INT8,
+    META_UINT16,
+    META_INT16,
+    META_UINT32,
+    META_INT32,
+    META_FLOAT32,
+    META_BOOL,
+    META_STRING,
+    META_ARRAY,
+    META_UINT64,
+    META_INT64,
+    META_FLOAT64,
 };
 struct meta_string {
     const char *data;

@@ -1,8 +1,8 @@
 /*
  * safetensors: u64 header length N, N bytes of JSON, data.
- *   header: {"NAME": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [begin, end]}, "__metadata__": {string: string}}
- * with offsets from the end of the header. A sharded model has model.safetensors.index.json, whose weight_map says which
- * file of the same folder holds each tensor.
+ *   header: {"NAME": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [begin, end]}, "__metadata__": {string:
+ * string}} with offsets from the end of the header. A sharded model has model.safetensors.index.json, whose weight_map
+ * says which file of the same folder holds each tensor.
  */
 #include "model_file/internal.h"
 
@@ -134,7 +134,8 @@ static int read_entry(const struct header *h, struct model_file *f, const cJSON 
     if (!cJSON_IsObject(entry)) {
         return fail_entry(h, entry->string, "a tensor's entry is not an object");
     }
-    if (read_type(h, entry, &t, &bits) < 0 || read_shape(h, entry, &t) < 0 || read_offsets(h, entry, &begin, &end) < 0) {
+    if (read_type(h, entry, &t, &bits) < 0 || read_shape(h, entry, &t) < 0 ||
+        read_offsets(h, entry, &begin, &end) < 0) {
         return -1;
     }
     if (!shape_bytes(&t, bits, &t.size) || t.size != end - begin) {
@@ -184,8 +185,9 @@ int safetensors_read_part(struct model_file *f, struct error *err) {
     struct header h = {p, (const char *)p->map.data + LENGTH_BYTES, (size_t)len, err};
     cJSON *root;
     if (json_parse(h.text, h.len, NULL, &root, err) < 0) {
-        return err->code == ERROR_MEMORY ? -1
-                                         : model_file_fail(p->path, LENGTH_BYTES, err, "the header is %.300s", err->message);
+        return err->code == ERROR_MEMORY
+                   ? -1
+                   : model_file_fail(p->path, LENGTH_BYTES, err, "the header is %.300s", err->message);
     }
     int rc = cJSON_IsObject(root) ? read_entries(&h, f, root)
                                   : model_file_fail(p->path, LENGTH_BYTES, err, "the header is not a JSON object");
@@ -308,8 +310,8 @@ static int check_weight_map(struct model_file *f, const char *index_path, const 
         const struct tensor *t = model_file_find(f, item->string);
         const char *path = t ? f->parts[t->part].path : "";
         if (strcmp(path + folder_length(path), item->valuestring) != 0) {
-            rc = model_file_fail_path(index_path, err, "tensor %.*s is not in the file that weight_map names", TENSOR_NAME_MAX,
-                                      item->string);
+            rc = model_file_fail_path(index_path, err, "tensor %.*s is not in the file that weight_map names",
+                                      TENSOR_NAME_MAX, item->string);
         }
     }
     free(f->tensor_index.slots);
@@ -362,5 +364,6 @@ int safetensors_open_folder(struct model_file *f, const char *path, struct error
     if (access(file, F_OK) == 0) {
         return safetensors_open_file(f, file, err);
     }
-    return model_file_fail_path(path, err, "a folder with neither model.safetensors.index.json nor model.safetensors in it");
+    return model_file_fail_path(path, err,
+                                "a folder with neither model.safetensors.index.json nor model.safetensors in it");
 }

@@ -117,8 +117,8 @@ static void q5_k(const uint8_t *src, float *dst) {
     }
 }
 
-/* u8 low[128], u8 high[64], i8 scale[16], half d. Each half of 128 elements is four runs of 32: run r has the low (r < 2)
- * or high nibbles of low[32 * (r % 2) ...] and bits 2r, 2r + 1 of high[0..32):  x = (d * scale) * (q - 32) */
+/* u8 low[128], u8 high[64], i8 scale[16], half d. Each half of 128 elements is four runs of 32: run r has the low (r <
+ * 2) or high nibbles of low[32 * (r % 2) ...] and bits 2r, 2r + 1 of high[0..32):  x = (d * scale) * (q - 32) */
 static void q6_k(const uint8_t *src, float *dst) {
     float d = half_at(src + 208);
     for (int e = 0; e < 256; e++) {
@@ -132,8 +132,9 @@ static void q6_k(const uint8_t *src, float *dst) {
 
 int dequantize_row(enum dtype t, const void *src, float *dst, size_t n) {
     static void (*const block[DTYPE_COUNT])(const uint8_t *src, float *dst) = {
-        [DTYPE_F32] = f32,   [DTYPE_F16] = f16,   [DTYPE_BF16] = bf16, [DTYPE_Q4_0] = q4_0, [DTYPE_Q4_1] = q4_1, [DTYPE_Q5_0] = q5_0,
-        [DTYPE_Q5_1] = q5_1, [DTYPE_Q8_0] = q8_0, [DTYPE_Q4_K] = q4_k, [DTYPE_Q5_K] = q5_k, [DTYPE_Q6_K] = q6_k,
+        [DTYPE_F32] = f32,   [DTYPE_F16] = f16,   [DTYPE_BF16] = bf16, [DTYPE_Q4_0] = q4_0,
+        [DTYPE_Q4_1] = q4_1, [DTYPE_Q5_0] = q5_0, [DTYPE_Q5_1] = q5_1, [DTYPE_Q8_0] = q8_0,
+        [DTYPE_Q4_K] = q4_k, [DTYPE_Q5_K] = q5_k, [DTYPE_Q6_K] = q6_k,
     };
     const struct dtype_info *info = dtype_info(t);
     if ((unsigned)t >= DTYPE_COUNT || !block[t] || n % info->block != 0) {

@@ -8,7 +8,8 @@
 #include "quant/half.h"
 
 /* Expected bits come from another implementation: see data/make_dequant.py. */
-#define CASE(T) {DTYPE_##T, src_##T, sizeof src_##T, expect_##T, sizeof expect_##T / 4}
+#define CASE(T)                                                                                                        \
+    { DTYPE_##T, src_##T, sizeof src_##T, expect_##T, sizeof expect_##T / 4 }
 
 Test(dequant, agrees_with_gguf_py) {
     const struct {
@@ -17,7 +18,8 @@ Test(dequant, agrees_with_gguf_py) {
         size_t bytes;
         const uint32_t *expect;
         size_t n;
-    } cases[] = {CASE(Q4_0), CASE(Q4_1), CASE(Q5_0), CASE(Q5_1), CASE(Q8_0), CASE(Q4_K), CASE(Q5_K), CASE(Q6_K), CASE(F16), CASE(BF16)};
+    } cases[] = {CASE(Q4_0), CASE(Q4_1), CASE(Q5_0), CASE(Q5_1), CASE(Q8_0),
+                 CASE(Q4_K), CASE(Q5_K), CASE(Q6_K), CASE(F16),  CASE(BF16)};
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
         float out[512];
         size_t bytes = 0;
@@ -26,8 +28,8 @@ Test(dequant, agrees_with_gguf_py) {
         for (size_t i = 0; i < cases[c].n; i++) {
             float expect;
             memcpy(&expect, &cases[c].expect[i], 4);
-            cr_expect(out[i] == expect, "%s element %zu: %.9g, expected %.9g", dtype_info(cases[c].t)->name, i, (double)out[i],
-                      (double)expect);
+            cr_expect(out[i] == expect, "%s element %zu: %.9g, expected %.9g", dtype_info(cases[c].t)->name, i,
+                      (double)out[i], (double)expect);
         }
     }
 }

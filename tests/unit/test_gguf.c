@@ -70,10 +70,12 @@ static void check_py(const struct model_file *f) {
     i = 42;
     cr_expect(!model_file_has(f, "t.int") && !model_file_has(f, "t.int88") && model_file_has(f, "t.int8"));
     cr_expect(!model_file_get_int(f, "none", &i) && !model_file_get_int(f, "general.name", &i) &&
-              !model_file_get_int(f, "t.float64", &i) && !model_file_get_int(f, "t.bool", &i) && !model_file_get_int(f, "t.ints", &i));
+              !model_file_get_int(f, "t.float64", &i) && !model_file_get_int(f, "t.bool", &i) &&
+              !model_file_get_int(f, "t.ints", &i));
     cr_expect(!model_file_array_int(f, "t.ints", 3, &i) && !model_file_array_int(f, "t.floats", 0, &i) &&
               !model_file_array_int(f, "t.int8", 0, &i) && !model_file_array_int(f, "tokenizer.ggml.tokens", 0, &i));
-    cr_expect(!model_file_array_string(f, "tokenizer.ggml.tokens", 3, &s) && !model_file_array_string(f, "t.ints", 0, &s));
+    cr_expect(!model_file_array_string(f, "tokenizer.ggml.tokens", 3, &s) &&
+              !model_file_array_string(f, "t.ints", 0, &s));
     cr_expect(!model_file_get_string(f, "t.int8", &s) && !model_file_get_bool(f, "t.int8", &flag) &&
               !model_file_get_double(f, "general.name", &d) && !model_file_get_double(f, "t.floats", &d));
     cr_expect_eq(i, 42);
@@ -84,7 +86,8 @@ static void check_py(const struct model_file *f) {
     const float expect[6] = {0, 1, 2, 3, 4, 5};
     cr_expect(a->dtype == DTYPE_F32 && a->n_dims == 2 && a->shape[0] == 2 && a->shape[1] == 3 && a->size == 24);
     cr_expect(!memcmp(a->data, expect, 24));
-    cr_expect(b->dtype == DTYPE_Q8_0 && !strcmp(b->type, "Q8_0") && b->shape[0] == 2 && b->shape[1] == 32 && b->size == 68);
+    cr_expect(b->dtype == DTYPE_Q8_0 && !strcmp(b->type, "Q8_0") && b->shape[0] == 2 && b->shape[1] == 32 &&
+              b->size == 68);
     cr_expect_eq(((const signed char *)b->data)[2], -127); /* the first of linspace(-1, 1), behind its half scale */
     cr_expect_null(model_file_config(f));
 }
@@ -146,15 +149,34 @@ Test(gguf, every_type_has_its_size) {
         enum dtype dtype;
         size_t columns, bytes; /* of one row; sizes as in the PyPI package gguf, GGML_QUANT_SIZES */
     } types[] = {
-        {0, "F32", DTYPE_F32, 3, 12}, {1, "F16", DTYPE_F16, 3, 6}, {30, "BF16", DTYPE_BF16, 3, 6}, {24, "I8", DTYPE_I8, 3, 3},
-        {26, "I32", DTYPE_I32, 3, 12}, {2, "Q4_0", DTYPE_Q4_0, 32, 18}, {3, "Q4_1", DTYPE_Q4_1, 32, 20}, {6, "Q5_0", DTYPE_Q5_0, 32, 22},
-        {7, "Q5_1", DTYPE_Q5_1, 32, 24}, {8, "Q8_0", DTYPE_Q8_0, 32, 34}, {12, "Q4_K", DTYPE_Q4_K, 256, 144},
-        {13, "Q5_K", DTYPE_Q5_K, 256, 176}, {14, "Q6_K", DTYPE_Q6_K, 256, 210},
-        {10, "Q2_K", DTYPE_UNSUPPORTED, 256, 84}, {11, "Q3_K", DTYPE_UNSUPPORTED, 256, 110}, {16, "IQ2_XXS", DTYPE_UNSUPPORTED, 256, 66},
-        {17, "IQ2_XS", DTYPE_UNSUPPORTED, 256, 74}, {18, "IQ3_XXS", DTYPE_UNSUPPORTED, 256, 98}, {19, "IQ1_S", DTYPE_UNSUPPORTED, 256, 50},
-        {20, "IQ4_NL", DTYPE_UNSUPPORTED, 32, 18}, {21, "IQ3_S", DTYPE_UNSUPPORTED, 256, 110}, {22, "IQ2_S", DTYPE_UNSUPPORTED, 256, 82},
-        {23, "IQ4_XS", DTYPE_UNSUPPORTED, 256, 136}, {29, "IQ1_M", DTYPE_UNSUPPORTED, 256, 56}, {34, "TQ1_0", DTYPE_UNSUPPORTED, 256, 54},
-        {35, "TQ2_0", DTYPE_UNSUPPORTED, 256, 66}, {39, "MXFP4", DTYPE_UNSUPPORTED, 32, 17}, {28, "F64", DTYPE_UNSUPPORTED, 3, 24},
+        {0, "F32", DTYPE_F32, 3, 12},
+        {1, "F16", DTYPE_F16, 3, 6},
+        {30, "BF16", DTYPE_BF16, 3, 6},
+        {24, "I8", DTYPE_I8, 3, 3},
+        {26, "I32", DTYPE_I32, 3, 12},
+        {2, "Q4_0", DTYPE_Q4_0, 32, 18},
+        {3, "Q4_1", DTYPE_Q4_1, 32, 20},
+        {6, "Q5_0", DTYPE_Q5_0, 32, 22},
+        {7, "Q5_1", DTYPE_Q5_1, 32, 24},
+        {8, "Q8_0", DTYPE_Q8_0, 32, 34},
+        {12, "Q4_K", DTYPE_Q4_K, 256, 144},
+        {13, "Q5_K", DTYPE_Q5_K, 256, 176},
+        {14, "Q6_K", DTYPE_Q6_K, 256, 210},
+        {10, "Q2_K", DTYPE_UNSUPPORTED, 256, 84},
+        {11, "Q3_K", DTYPE_UNSUPPORTED, 256, 110},
+        {16, "IQ2_XXS", DTYPE_UNSUPPORTED, 256, 66},
+        {17, "IQ2_XS", DTYPE_UNSUPPORTED, 256, 74},
+        {18, "IQ3_XXS", DTYPE_UNSUPPORTED, 256, 98},
+        {19, "IQ1_S", DTYPE_UNSUPPORTED, 256, 50},
+        {20, "IQ4_NL", DTYPE_UNSUPPORTED, 32, 18},
+        {21, "IQ3_S", DTYPE_UNSUPPORTED, 256, 110},
+        {22, "IQ2_S", DTYPE_UNSUPPORTED, 256, 82},
+        {23, "IQ4_XS", DTYPE_UNSUPPORTED, 256, 136},
+        {29, "IQ1_M", DTYPE_UNSUPPORTED, 256, 56},
+        {34, "TQ1_0", DTYPE_UNSUPPORTED, 256, 54},
+        {35, "TQ2_0", DTYPE_UNSUPPORTED, 256, 66},
+        {39, "MXFP4", DTYPE_UNSUPPORTED, 32, 17},
+        {28, "F64", DTYPE_UNSUPPORTED, 3, 24},
     };
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
         struct buf b = BUF_INIT;
@@ -162,7 +184,8 @@ Test(gguf, every_type_has_its_size) {
         struct model_file *f = open_bytes(b.data, b.len);
         cr_assert_not_null(f, "%s", err.message);
         const struct tensor *t = model_file_find(f, "w");
-        cr_expect(t->dtype == types[i].dtype && t->size == 2 * types[i].bytes && !strcmp(t->type, types[i].name), "%s", types[i].name);
+        cr_expect(t->dtype == types[i].dtype && t->size == 2 * types[i].bytes && !strcmp(t->type, types[i].name), "%s",
+                  types[i].name);
         model_file_close(f);
         b.len--; /* one byte short */
         cr_expect_null(open_bytes(b.data, b.len));
@@ -237,9 +260,9 @@ Test(gguf, hostile_headers) {
 
 Test(gguf, hostile_metadata) {
     static const struct {
-        uint32_t type;     /* of the value */
-        uint32_t element;  /* of an array */
-        uint64_t number;   /* length or count */
+        uint32_t type;      /* of the value */
+        uint32_t element;   /* of an array */
+        uint64_t number;    /* length or count */
         const char *reason; /* behind "memory: offset " */
     } cases[] = {
         {8, 0, UINT64_MAX, "37: a string claims 18446744073709551615 bytes, 20 are left in the file"},
@@ -249,7 +272,8 @@ Test(gguf, hostile_metadata) {
         {9, 8, 3, "37: an array claims 3 elements, 20 bytes are left in the file"},
         {9, 8, 2, "57: a string of an array claims 60 bytes, 4 are left in the file"},
         {9, 0, UINT64_MAX, "37: an array claims 18446744073709551615 elements, 20 bytes are left in the file"},
-        {9, 10, ((uint64_t)1 << 61) + 1, "37: an array claims 2305843009213693953 elements, 20 bytes are left in the file"},
+        {9, 10, ((uint64_t)1 << 61) + 1,
+         "37: an array claims 2305843009213693953 elements, 20 bytes are left in the file"},
         {9, 10, 3, "37: an array claims 3 elements, 20 bytes are left in the file"},
         {9, 9, 1, "37: an array of arrays is not supported"},
         {9, 13, 1, "37: an array of unknown type 13"},
@@ -328,11 +352,31 @@ Test(gguf, hostile_tensors) {
         {"w", 1, {0}, 0, 0, "37: a tensor's dimension is 0"},
         {"w", 1, {UINT64_MAX}, 0, 0, "37: a tensor's dimension is 18446744073709551615"},
         {"w", 2, {1, (uint64_t)1 << 63}, 0, 0, "45: a tensor's dimension is 9223372036854775808"},
-        {"w", 2, {(uint64_t)1 << 32, (uint64_t)1 << 32}, 0, 0, "24: a tensor's shape does not go with its type F32 (blocks of 1) or is too large"},
-        {"w", 4, {65536, 65536, 65536, 65536}, 1, 0, "24: a tensor's shape does not go with its type F16 (blocks of 1) or is too large"},
-        {"w", 2, {(uint64_t)1 << 47, 32}, 8, 0, "24: a tensor's shape does not go with its type Q8_0 (blocks of 32) or is too large"},
+        {"w",
+         2,
+         {(uint64_t)1 << 32, (uint64_t)1 << 32},
+         0,
+         0,
+         "24: a tensor's shape does not go with its type F32 (blocks of 1) or is too large"},
+        {"w",
+         4,
+         {65536, 65536, 65536, 65536},
+         1,
+         0,
+         "24: a tensor's shape does not go with its type F16 (blocks of 1) or is too large"},
+        {"w",
+         2,
+         {(uint64_t)1 << 47, 32},
+         8,
+         0,
+         "24: a tensor's shape does not go with its type Q8_0 (blocks of 32) or is too large"},
         {"w", 2, {33, 32}, 8, 0, "24: a tensor's shape does not go with its type Q8_0 (blocks of 32) or is too large"},
-        {"w", 2, {32, 256}, 12, 0, "24: a tensor's shape does not go with its type Q4_K (blocks of 256) or is too large"},
+        {"w",
+         2,
+         {32, 256},
+         12,
+         0,
+         "24: a tensor's shape does not go with its type Q4_K (blocks of 256) or is too large"},
         {"w", 1, {4}, 4, 0, "45: unknown tensor type 4"},
         {"w", 1, {4}, 42, 0, "45: unknown tensor type 42"},
         {"w", 1, {4}, 0xffffffff, 0, "45: unknown tensor type 4294967295"},
@@ -477,9 +521,11 @@ Test(gguf_disk, split_parts_must_agree) {
     write_file(folder, "m-00001-of-00002.gguf", gguf_py_split_1, sizeof gguf_py_split_1);
     refused_in_folder("m-00001-of-00002.gguf", "m-00002-of-00002.gguf: No such file or directory");
     write_file(folder, "m-00002-of-00002.gguf", gguf_py_split_1, sizeof gguf_py_split_1);
-    refused_in_folder("m-00001-of-00002.gguf", "m-00002-of-00002.gguf: the file calls itself part 1 of 2, its name part 2 of 2");
+    refused_in_folder("m-00001-of-00002.gguf",
+                      "m-00002-of-00002.gguf: the file calls itself part 1 of 2, its name part 2 of 2");
     write_file(folder, "m-00002-of-00002.gguf", gguf_py, sizeof gguf_py);
-    refused_in_folder("m-00002-of-00002.gguf", "m-00002-of-00002.gguf: the file calls itself part 1 of 1, its name part 2 of 2");
+    refused_in_folder("m-00002-of-00002.gguf",
+                      "m-00002-of-00002.gguf: the file calls itself part 1 of 1, its name part 2 of 2");
     write_file(folder, "other.gguf", gguf_py_split_1, sizeof gguf_py_split_1);
     refused_in_folder("other.gguf", "one of 2 parts, but its name does not end in -00001-of-00002.gguf");
     write_file(folder, "m-00003-of-00002.gguf", gguf_py, sizeof gguf_py);

@@ -40,11 +40,23 @@ static bool has_line(const char *text, const char *line) {
 
 Test(inspect, gguf_as_text) {
     static const char *const lines[] = {
-        "file \"memory\"", "format GGUF version 3", "parameters 70", "types Q8_0: 68 bytes in 1 tensor", "F32: 24 bytes in 1 tensor",
-        "general.architecture string \"llama\"", "llama.context_length uint32 64", "llama.rope.freq_base float32 10000.5",
-        "t.int64 int64 -9223372036854775808", "t.uint64 uint64 18446744073709551615", "t.float64 float64 0.1", "t.bool bool true",
-        "t.ints int32[3] [1, -2, 3]", "t.floats float32[2] [0.5, -1.25]", "tokenizer.ggml.tokens string[3] [\"<s>\", \"a\", \"\xc3\xa9\"]",
-        "a.weight F32 2 x 3 24 bytes", "b.weight Q8_0 2 x 32 68 bytes",
+        "file \"memory\"",
+        "format GGUF version 3",
+        "parameters 70",
+        "types Q8_0: 68 bytes in 1 tensor",
+        "F32: 24 bytes in 1 tensor",
+        "general.architecture string \"llama\"",
+        "llama.context_length uint32 64",
+        "llama.rope.freq_base float32 10000.5",
+        "t.int64 int64 -9223372036854775808",
+        "t.uint64 uint64 18446744073709551615",
+        "t.float64 float64 0.1",
+        "t.bool bool true",
+        "t.ints int32[3] [1, -2, 3]",
+        "t.floats float32[2] [0.5, -1.25]",
+        "tokenizer.ggml.tokens string[3] [\"<s>\", \"a\", \"\xc3\xa9\"]",
+        "a.weight F32 2 x 3 24 bytes",
+        "b.weight Q8_0 2 x 32 68 bytes",
     };
     char *text = describe(MODEL_FORMAT_GGUF, gguf_py, sizeof gguf_py, false);
     for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
@@ -84,7 +96,9 @@ Test(inspect, gguf_as_json) {
 
 Test(inspect, safetensors_and_config) {
     char *text = describe(MODEL_FORMAT_SAFETENSORS, safetensors_py, sizeof safetensors_py, false);
-    cr_expect(has_line(text, "format safetensors") && has_line(text, "format \"np\"") && has_line(text, "c I64 1 8 bytes"), "%s", text);
+    cr_expect(has_line(text, "format safetensors") && has_line(text, "format \"np\"") &&
+                  has_line(text, "c I64 1 8 bytes"),
+              "%s", text);
     cr_expect(strstr(text, "I64: 8 bytes in 1 tensor (not supported)"));
     free(text);
     text = describe(MODEL_FORMAT_SAFETENSORS, safetensors_py, sizeof safetensors_py, true);
@@ -96,13 +110,16 @@ Test(inspect, safetensors_and_config) {
 
     char folder[] = "/tmp/inferd-test-XXXXXX", command[64];
     cr_assert_not_null(mkdtemp(folder));
-    const char *config = "{\"hidden_size\":64,\"rope_scaling\":{\"factor\":8.5,\"type\":\"llama3\"},\"x\\u001b[2J\":\"\\u202e\\u009b\"}";
+    const char *config =
+        "{\"hidden_size\":64,\"rope_scaling\":{\"factor\":8.5,\"type\":\"llama3\"},\"x\\u001b[2J\":\"\\u202e\\u009b\"}";
     write_file(folder, "config.json", config, strlen(config));
     write_file(folder, "model.safetensors", safetensors_py, sizeof safetensors_py);
     struct buf out = BUF_INIT;
     cr_expect_eq(engine_inspect(folder, false, &out, &err), 0, "%s", err.message);
-    cr_expect(has_line(out.data, "hidden_size 64") && has_line(out.data, "rope_scaling {\"factor\":8.5,\"type\":\"llama3\"}") &&
-                  has_line(out.data, "x\\x1b[2J \"\\u{202e}\\u{9b}\""), "%s", out.data);
+    cr_expect(has_line(out.data, "hidden_size 64") &&
+                  has_line(out.data, "rope_scaling {\"factor\":8.5,\"type\":\"llama3\"}") &&
+                  has_line(out.data, "x\\x1b[2J \"\\u{202e}\\u{9b}\""),
+              "%s", out.data);
     buf_reset(&out);
     cr_expect_eq(engine_inspect(folder, true, &out, &err), 0);
     cr_expect_eq(json_check(out.data, out.len, NULL, &err), 0, "%s", err.message);
@@ -118,8 +135,12 @@ Test(inspect, hostile_strings) {
     gguf_head(&b, 3, 1, 9);
     gguf_key_string(&b, "escape", "\x1b]0;owned\x07\x1b[2J\r\n\tend");
     gguf_key_string(&b, "broken", "ok\xff\xc3(\xed\xa0\x80 \xf0\x9f\x98");
-    gguf_key_string(&b, "c1", "\xc2\x9b" "31m");
-    gguf_key_string(&b, "bidi\xe2\x80\xae", "\xe2\x80\xae" "evil");
+    gguf_key_string(&b, "c1",
+                    "\xc2\x9b"
+                    "31m");
+    gguf_key_string(&b, "bidi\xe2\x80\xae",
+                    "\xe2\x80\xae"
+                    "evil");
     gguf_key_string(&b, "quote", "say \"hi\" \\");
     struct buf text = BUF_INIT;
     for (int i = 0; i < 5000; i++) {

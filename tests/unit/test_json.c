@@ -10,7 +10,8 @@
 #include <string.h>
 
 static struct error err;
-static const struct json_limits permissive = {.max_depth = JSON_DEPTH_CEILING, .allow_nul = true, .allow_duplicate = true};
+static const struct json_limits permissive = {
+    .max_depth = JSON_DEPTH_CEILING, .allow_nul = true, .allow_duplicate = true};
 
 static int check(const char *text) {
     return json_check(text, strlen(text), NULL, &err);
@@ -18,10 +19,29 @@ static int check(const char *text) {
 
 Test(json, accepts) {
     static const char *const good[] = {
-        "{}", "[]", " [ ] ", "0", "-0", "1.5e+10", "1E-2", "null", "true", "false", "\"\"", "\t\r\n 1 ",
-        "{\"a\":{\"b\":[1,2,{\"c\":[]}]},\"d\":\"x\"}", "[[],{},[[]],0]", "\"\\\"\\\\\\/\\b\\f\\n\\r\\t\\u00e9\\uD83D\\ude00\"",
-        "\"\x7f\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\"", "{\"a\":1,\"A\":1}", "{\"\":1,\" \":1}", "[\"a\",\"a\"]",
-        "[{\"a\":1},{\"a\":1}]", "{\"a\":{\"a\":{\"a\":1}}}", "\"\\\\u0000\"", "123456789012345678901234567890",
+        "{}",
+        "[]",
+        " [ ] ",
+        "0",
+        "-0",
+        "1.5e+10",
+        "1E-2",
+        "null",
+        "true",
+        "false",
+        "\"\"",
+        "\t\r\n 1 ",
+        "{\"a\":{\"b\":[1,2,{\"c\":[]}]},\"d\":\"x\"}",
+        "[[],{},[[]],0]",
+        "\"\\\"\\\\\\/\\b\\f\\n\\r\\t\\u00e9\\uD83D\\ude00\"",
+        "\"\x7f\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\"",
+        "{\"a\":1,\"A\":1}",
+        "{\"\":1,\" \":1}",
+        "[\"a\",\"a\"]",
+        "[{\"a\":1},{\"a\":1}]",
+        "{\"a\":{\"a\":{\"a\":1}}}",
+        "\"\\\\u0000\"",
+        "123456789012345678901234567890",
     };
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
         cr_expect_eq(check(good[i]), 0, "%s: %s", good[i], err.message);
@@ -33,15 +53,87 @@ Test(json, accepts) {
 
 Test(json, refuses) {
     static const char *const bad[] = {
-        "", " ", "{", "[", "]", "}", "[1", "[1,", "[1,]", "[,1]", "[1 2]", "{\"a\"", "{\"a\":", "{\"a\":1", "{\"a\":1,}",
-        "{,}", "{1:2}", "{a:1}", "{'a':1}", "{\"a\" 1}", "{\"a\":1]", "[1}", "1 2", "[] []", "{}x", "\"", "\"a", "'a'",
-        "01", "[01]", "-01", "1.", "[1.]", ".5", "+1", "-", "1e", "1e+", "0x1", "1_0", "NaN", "Infinity", "-Infinity",
-        "nul", "nulls", "True", "tru", "\"\\x\"", "\"\\", "\"\\u12\"", "\"\\u12", "\"\\u12g4\"", "\"\\ud800\"", "\"\\udc00\"",
-        "\"\\ud800x\"", "\"\\ud800\\n\"", "\"\\ud800\\ud800\"", "\"\\ud800\\u0041\"", "\"a\nb\"", "\"a\tb\"", "\"\x01\"", "\"\xff\"",
-        "\"\xc3\"", "\"\xed\xa0\x80\"", "\"\xc0\x80\"", "\"\xf5\x80\x80\x80\"", "\xef\xbb\xbf[]", "[1]/*c*/", "// c\n1",
-        "\"\\u0000\"", "{\"a\\u0000b\":1}", "\f1", ("\xc2\xa0" "1"),
-        "{\"a\":1,\"a\":1}", "{\"a\":1,\"b\":2,\"\\u0061\":3}", "{\"\":1,\"\":2}", "[{\"x\":{\"k\":1,\"l\":[{}],\"k\":2}}]",
-        "{\"\\ud83d\\ude00\":1,\"\xf0\x9f\x98\x80\":2}", "{\"\\/\":1,\"/\":2}", "{\"a\\n\":1,\"a\\u000A\":2}",
+        "",
+        " ",
+        "{",
+        "[",
+        "]",
+        "}",
+        "[1",
+        "[1,",
+        "[1,]",
+        "[,1]",
+        "[1 2]",
+        "{\"a\"",
+        "{\"a\":",
+        "{\"a\":1",
+        "{\"a\":1,}",
+        "{,}",
+        "{1:2}",
+        "{a:1}",
+        "{'a':1}",
+        "{\"a\" 1}",
+        "{\"a\":1]",
+        "[1}",
+        "1 2",
+        "[] []",
+        "{}x",
+        "\"",
+        "\"a",
+        "'a'",
+        "01",
+        "[01]",
+        "-01",
+        "1.",
+        "[1.]",
+        ".5",
+        "+1",
+        "-",
+        "1e",
+        "1e+",
+        "0x1",
+        "1_0",
+        "NaN",
+        "Infinity",
+        "-Infinity",
+        "nul",
+        "nulls",
+        "True",
+        "tru",
+        "\"\\x\"",
+        "\"\\",
+        "\"\\u12\"",
+        "\"\\u12",
+        "\"\\u12g4\"",
+        "\"\\ud800\"",
+        "\"\\udc00\"",
+        "\"\\ud800x\"",
+        "\"\\ud800\\n\"",
+        "\"\\ud800\\ud800\"",
+        "\"\\ud800\\u0041\"",
+        "\"a\nb\"",
+        "\"a\tb\"",
+        "\"\x01\"",
+        "\"\xff\"",
+        "\"\xc3\"",
+        "\"\xed\xa0\x80\"",
+        "\"\xc0\x80\"",
+        "\"\xf5\x80\x80\x80\"",
+        "\xef\xbb\xbf[]",
+        "[1]/*c*/",
+        "// c\n1",
+        "\"\\u0000\"",
+        "{\"a\\u0000b\":1}",
+        "\f1",
+        ("\xc2\xa0"
+         "1"),
+        "{\"a\":1,\"a\":1}",
+        "{\"a\":1,\"b\":2,\"\\u0061\":3}",
+        "{\"\":1,\"\":2}",
+        "[{\"x\":{\"k\":1,\"l\":[{}],\"k\":2}}]",
+        "{\"\\ud83d\\ude00\":1,\"\xf0\x9f\x98\x80\":2}",
+        "{\"\\/\":1,\"/\":2}",
+        "{\"a\\n\":1,\"a\\u000A\":2}",
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         err.message[0] = '\0';
@@ -165,14 +257,24 @@ static bool is_one_of(const char *name, const char *const *list) {
 static void parse_file(const char *name, const char *text, size_t len) {
     /* what the standard leaves open, or allows and we refuse by default */
     static const char *const strict_refuses[] = {
-        "y_object_duplicated_key.json", "y_object_duplicated_key_and_value.json", "y_string_null_escape.json",
-        "y_object_escaped_null_in_key.json", NULL,
+        "y_object_duplicated_key.json",
+        "y_object_duplicated_key_and_value.json",
+        "y_string_null_escape.json",
+        "y_object_escaped_null_in_key.json",
+        NULL,
     };
     static const char *const implementation_accepts[] = {
-        "i_number_double_huge_neg_exp.json", "i_number_neg_int_huge_exp.json", "i_number_pos_double_huge_exp.json",
-        "i_number_real_neg_overflow.json", "i_number_real_pos_overflow.json", "i_number_real_underflow.json",
-        "i_number_too_big_neg_int.json", "i_number_too_big_pos_int.json", "i_number_very_big_negative_int.json",
-        "i_number_huge_exp.json", NULL,
+        "i_number_double_huge_neg_exp.json",
+        "i_number_neg_int_huge_exp.json",
+        "i_number_pos_double_huge_exp.json",
+        "i_number_real_neg_overflow.json",
+        "i_number_real_pos_overflow.json",
+        "i_number_real_underflow.json",
+        "i_number_too_big_neg_int.json",
+        "i_number_too_big_pos_int.json",
+        "i_number_very_big_negative_int.json",
+        "i_number_huge_exp.json",
+        NULL,
     };
     struct cJSON *tree = NULL;
     int strict = json_check(text, len, NULL, &err);
@@ -223,7 +325,8 @@ Test(json, parse_keeps_values) {
 }
 
 Test(json, member) {
-    const char *text = " {\"x\":{\"seed\":1}, \"se\\u0065d\" : 9007199254740993 , \"o\":{\"a\":[1,{\"b\":2}]},\"e\":[] }";
+    const char *text =
+        " {\"x\":{\"seed\":1}, \"se\\u0065d\" : 9007199254740993 , \"o\":{\"a\":[1,{\"b\":2}]},\"e\":[] }";
     struct {
         const char *key, *value;
     } cases[] = {{"seed", "9007199254740993"}, {"x", "{\"seed\":1}"}, {"o", "{\"a\":[1,{\"b\":2}]}"}, {"e", "[]"}};
@@ -231,7 +334,8 @@ Test(json, member) {
     size_t n;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         cr_assert(json_member(text, strlen(text), cases[i].key, &start, &n), "%s", cases[i].key);
-        cr_expect(n == strlen(cases[i].value) && !memcmp(start, cases[i].value, n), "%s: %.*s", cases[i].key, (int)n, start);
+        cr_expect(n == strlen(cases[i].value) && !memcmp(start, cases[i].value, n), "%s: %.*s", cases[i].key, (int)n,
+                  start);
     }
     cr_expect(!json_member(text, strlen(text), "a", &start, &n));
     cr_expect(!json_member(text, strlen(text), "", &start, &n));
@@ -245,11 +349,25 @@ Test(json, raw_int) {
         bool ok;
         int64_t value;
     } cases[] = {
-        {"0", true, 0}, {"-0", true, 0}, {"9007199254740993", true, 9007199254740993}, {"-17", true, -17},
-        {"9223372036854775807", true, INT64_MAX}, {"-9223372036854775808", true, INT64_MIN},
-        {"9223372036854775808", false, 0}, {"-9223372036854775809", false, 0}, {"99999999999999999999", false, 0},
-        {"1.0", false, 0}, {"1e3", false, 0}, {"", false, 0}, {"-", false, 0}, {"01", false, 0}, {"-01", false, 0}, {"+1", false, 0},
-        {" 1", false, 0}, {"\"1\"", false, 0}, {"true", false, 0},
+        {"0", true, 0},
+        {"-0", true, 0},
+        {"9007199254740993", true, 9007199254740993},
+        {"-17", true, -17},
+        {"9223372036854775807", true, INT64_MAX},
+        {"-9223372036854775808", true, INT64_MIN},
+        {"9223372036854775808", false, 0},
+        {"-9223372036854775809", false, 0},
+        {"99999999999999999999", false, 0},
+        {"1.0", false, 0},
+        {"1e3", false, 0},
+        {"", false, 0},
+        {"-", false, 0},
+        {"01", false, 0},
+        {"-01", false, 0},
+        {"+1", false, 0},
+        {" 1", false, 0},
+        {"\"1\"", false, 0},
+        {"true", false, 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         int64_t v = 42;
@@ -260,7 +378,8 @@ Test(json, raw_int) {
 
 Test(json, getters) {
     struct cJSON *t = NULL;
-    const char *text = "{\"i\":7,\"f\":1.0,\"h\":1.5,\"big\":9007199254740994,\"inf\":1e999,\"b\":true,\"s\":\"x\",\"z\":null}";
+    const char *text =
+        "{\"i\":7,\"f\":1.0,\"h\":1.5,\"big\":9007199254740994,\"inf\":1e999,\"b\":true,\"s\":\"x\",\"z\":null}";
     cr_assert_eq(json_parse(text, strlen(text), NULL, &t, &err), 0);
     int64_t i = -1;
     double d = -1;

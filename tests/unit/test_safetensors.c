@@ -30,15 +30,16 @@ Test(safetensors, reads_what_the_package_writes) {
     cr_assert_not_null(f, "%s", err.message);
     cr_assert_eq(model_file_n_tensors(f), 4);
     cr_expect_eq(model_file_format(f), MODEL_FORMAT_SAFETENSORS);
-    const struct tensor *a = model_file_find(f, "a.weight"), *b = model_file_find(f, "b.weight"), *c = model_file_find(f, "c"),
-                        *d = model_file_find(f, "d");
+    const struct tensor *a = model_file_find(f, "a.weight"), *b = model_file_find(f, "b.weight"),
+                        *c = model_file_find(f, "c"), *d = model_file_find(f, "d");
     cr_assert(a && b && c && d && !model_file_find(f, "__metadata__"));
     const float expect[6] = {0, 1, 2, 3, 4, 5};
     cr_expect(a->dtype == DTYPE_F32 && a->n_dims == 2 && a->shape[0] == 2 && a->shape[1] == 3 && a->size == 24);
     cr_expect(!memcmp(a->data, expect, 24));
     cr_expect(b->dtype == DTYPE_F16 && b->n_dims == 3 && b->shape[2] == 2 && b->size == 8);
     cr_expect(!memcmp(b->data, "\x00\x00\x00\x3c\x00\x40\x00\x42", 8)); /* 0 1 2 3 */
-    cr_expect(c->dtype == DTYPE_UNSUPPORTED && !strcmp(c->type, "I64") && c->n_dims == 1 && c->shape[0] == 1 && c->size == 8);
+    cr_expect(c->dtype == DTYPE_UNSUPPORTED && !strcmp(c->type, "I64") && c->n_dims == 1 && c->shape[0] == 1 &&
+              c->size == 8);
     cr_expect(d->dtype == DTYPE_I8 && d->size == 4 && !memcmp(d->data, "\xfe\xff\x00\x01", 4));
     int64_t i;
     cr_expect(!model_file_has(f, "format") && !model_file_get_int(f, "format", &i)); /* GGUF only */
@@ -78,7 +79,9 @@ Test(safetensors, accepted) {
         {"{\"a\":{\"dtype\":\"BF16\",\"shape\":[],\"data_offsets\":[0,2]}}", 2},
         {"{\"a\":{\"dtype\":\"F4\",\"shape\":[2,3],\"data_offsets\":[1,4]}}", 4},
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1,1,1,1,1,3],\"data_offsets\":[0,3]}}", 3},
-        {"{\"b\":{\"dtype\":\"I8\",\"shape\":[2],\"data_offsets\":[2,4]},\"a\":{\"dtype\":\"I8\",\"shape\":[2],\"data_offsets\":[0,2]}}", 4},
+        {"{\"b\":{\"dtype\":\"I8\",\"shape\":[2],\"data_offsets\":[2,4]},\"a\":{\"dtype\":\"I8\",\"shape\":[2],\"data_"
+         "offsets\":[0,2]}}",
+         4},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct buf b = BUF_INIT;
@@ -90,7 +93,8 @@ Test(safetensors, accepted) {
     }
 }
 
-#define ENTRY(dtype, shape, offsets) "{\"a\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}}"
+#define ENTRY(dtype, shape, offsets)                                                                                   \
+    "{\"a\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}}"
 
 Test(safetensors, refused) {
     static const struct {
@@ -102,7 +106,8 @@ Test(safetensors, refused) {
         {"{\"a\":1}", "offset 13: a tensor's entry is not an object"},
         {"{\"a\":{}}", "offset 13: a tensor's dtype is missing or unknown"},
         {ENTRY("Q7", "[1]", "[0,1]"), "offset 13: a tensor's dtype is missing or unknown"},
-        {"{\"a\":{\"dtype\":1,\"shape\":[1],\"data_offsets\":[0,1]}}", "offset 13: a tensor's dtype is missing or unknown"},
+        {"{\"a\":{\"dtype\":1,\"shape\":[1],\"data_offsets\":[0,1]}}",
+         "offset 13: a tensor's dtype is missing or unknown"},
         {"{\"a\":{\"dtype\":\"I8\",\"data_offsets\":[0,1]}}", "offset 13: a tensor's shape is not an array"},
         {ENTRY("I8", "{\"x\":1}", "[0,1]"), "offset 13: a tensor's shape is not an array"},
         {ENTRY("I8", "[-1]", "[0,1]"), "offset 13: a tensor's shape has something else than sizes"},
@@ -120,18 +125,26 @@ Test(safetensors, refused) {
         {ENTRY("I8", "[2]", "[0,1]"), "offset 13: a tensor's data_offsets do not go with its dtype and shape"},
         {ENTRY("F32", "[2]", "[0,2]"), "offset 13: a tensor's data_offsets do not go with its dtype and shape"},
         {ENTRY("F4", "[3]", "[0,1]"), "offset 13: a tensor's data_offsets do not go with its dtype and shape"},
-        {ENTRY("I8", "[4294967296,4294967296]", "[0,0]"), "offset 13: a tensor's data_offsets do not go with its dtype and shape"},
-        {ENTRY("I8", "[281474976710656,281474976710656,65536,65536]", "[0,0]"), "offset 13: a tensor's data_offsets do not go with its dtype and shape"},
+        {ENTRY("I8", "[4294967296,4294967296]", "[0,0]"),
+         "offset 13: a tensor's data_offsets do not go with its dtype and shape"},
+        {ENTRY("I8", "[281474976710656,281474976710656,65536,65536]", "[0,0]"),
+         "offset 13: a tensor's data_offsets do not go with its dtype and shape"},
         {ENTRY("I8", "[9]", "[0,9]"), "offset 61: the 9 bytes of tensor a pass the end of the file (69 bytes)"},
         {ENTRY("I8", "[1]", "[8,9]"), "offset 69: the 1 bytes of tensor a pass the end of the file (69 bytes)"},
-        {ENTRY("I8", "[1]", "[281474976710655,281474976710656]"), "offset 281474976710744: the 1 bytes of tensor a pass the end of the file (97 bytes)"},
-        {"{\"a\":{\"dtype\":\"I8\",\"shape\":[2],\"data_offsets\":[0,2]},\"b\":{\"dtype\":\"I8\",\"shape\":[2],\"data_offsets\":[1,3]}}",
+        {ENTRY("I8", "[1]", "[281474976710655,281474976710656]"),
+         "offset 281474976710744: the 1 bytes of tensor a pass the end of the file (97 bytes)"},
+        {"{\"a\":{\"dtype\":\"I8\",\"shape\":[2],\"data_offsets\":[0,2]},\"b\":{\"dtype\":\"I8\",\"shape\":[2],\"data_"
+         "offsets\":[1,3]}}",
          "offset 114: the data of a and b overlap"},
-        {"{\"a\":{\"dtype\":\"I8\",\"shape\":[2],\"data_offsets\":[0,2]},\"a\":{\"dtype\":\"I8\",\"shape\":[2],\"data_offsets\":[2,4]}}",
+        {"{\"a\":{\"dtype\":\"I8\",\"shape\":[2],\"data_offsets\":[0,2]},\"a\":{\"dtype\":\"I8\",\"shape\":[2],\"data_"
+         "offsets\":[2,4]}}",
          "offset 8: the header is not valid JSON: byte 53: a key appears twice in one object"},
-        {"{\"\":{\"dtype\":\"I8\",\"shape\":[1],\"data_offsets\":[0,1]}}", "offset 8: a tensor's name has 0 bytes; 1 to 127 are possible"},
-        {"{\"a\\n\":{\"dtype\":\"I8\",\"shape\":[1],\"data_offsets\":[0,1]}}", "offset 8: a tensor's name has a control character"},
-        {"{\"a\\u0000b\":{\"dtype\":\"I8\",\"shape\":[1],\"data_offsets\":[0,1]}}", "offset 8: the header is not valid JSON: byte 3: \\u0000 is not accepted"},
+        {"{\"\":{\"dtype\":\"I8\",\"shape\":[1],\"data_offsets\":[0,1]}}",
+         "offset 8: a tensor's name has 0 bytes; 1 to 127 are possible"},
+        {"{\"a\\n\":{\"dtype\":\"I8\",\"shape\":[1],\"data_offsets\":[0,1]}}",
+         "offset 8: a tensor's name has a control character"},
+        {"{\"a\\u0000b\":{\"dtype\":\"I8\",\"shape\":[1],\"data_offsets\":[0,1]}}",
+         "offset 8: the header is not valid JSON: byte 3: \\u0000 is not accepted"},
         {"{\"__metadata__\":[]}", "offset 24: __metadata__ is not an object"},
         {"{\"__metadata__\":{\"a\":1}}", "offset 24: __metadata__ has something else than strings"},
     };
@@ -164,7 +177,8 @@ Test(safetensors, header_length) {
         buf_putc(&b, '[');
     }
     cr_expect_null(open_bytes(b.data, b.len));
-    cr_expect_str_eq(err.message, "memory: offset 8: the header is not valid JSON: byte 64: nested deeper than 64 levels");
+    cr_expect_str_eq(err.message,
+                     "memory: offset 8: the header is not valid JSON: byte 64: nested deeper than 64 levels");
     buf_free(&b);
 }
 
@@ -245,7 +259,8 @@ Test(safetensors_disk, sharded) {
     put_shard("one.safetensors", "a");
     put_shard("two.safetensors", "b");
     put("config.json", "{}");
-    put("model.safetensors.index.json", "{\"metadata\":{\"total_size\":4},\"weight_map\":{\"b\":\"two.safetensors\",\"a\":\"one.safetensors\"}}");
+    put("model.safetensors.index.json",
+        "{\"metadata\":{\"total_size\":4},\"weight_map\":{\"b\":\"two.safetensors\",\"a\":\"one.safetensors\"}}");
     static const char *const names[] = {"", "/model.safetensors.index.json"};
     for (size_t i = 0; i < 2; i++) {
         struct model_file *f = open_in_folder(names[i]);
@@ -273,10 +288,13 @@ Test(safetensors_disk, index_must_be_right) {
         {"{\"weight_map\":{\"a\":\"\"}}", "weight_map names something else than a file beside it"},
         {"{\"weight_map\":{\"a\":\"one.safetensors\\u0000x\"}}", "\\u0000 is not accepted"},
         {"{\"weight_map\":{\"a\":\"missing.safetensors\"}}", "missing.safetensors: No such file or directory"},
-        {"{\"weight_map\":{\"a\":\"one.safetensors\",\"c\":\"two.safetensors\"}}", "tensor c is not in the file that weight_map names"},
-        {"{\"weight_map\":{\"a\":\"two.safetensors\",\"b\":\"one.safetensors\"}}", "is not in the file that weight_map names"},
+        {"{\"weight_map\":{\"a\":\"one.safetensors\",\"c\":\"two.safetensors\"}}",
+         "tensor c is not in the file that weight_map names"},
+        {"{\"weight_map\":{\"a\":\"two.safetensors\",\"b\":\"one.safetensors\"}}",
+         "is not in the file that weight_map names"},
         {"{\"weight_map\":{\"a\":\"one.safetensors\",\"b\":\"copy.safetensors\"}}", "tensor a appears twice"},
-        {"{\"weight_map\":{\"a\":\"one.safetensors\",\"b\":\"short.safetensors\"}}", "short.safetensors: offset 0: the file ends inside the header's length"},
+        {"{\"weight_map\":{\"a\":\"one.safetensors\",\"b\":\"short.safetensors\"}}",
+         "short.safetensors: offset 0: the file ends inside the header's length"},
         {"{\"weight_map\":{\"a\":\"one.safetensors\",\"b\":\"folder\"}}", "folder: not a regular file"},
     };
     char path[128];
