@@ -170,8 +170,8 @@ int runner_self_test(struct runner *r, struct error *err) {
     return 0;
 }
 
-int runner_evaluate(struct runner *r, const int32_t *tokens, size_t n, size_t chunk, float *out, struct error *err) {
-    size_t vocab = r->decoder.config.vocab_size;
+int runner_evaluate(struct runner *r, const int32_t *tokens, size_t n, size_t chunk, runner_sink *sink, void *arg,
+                    struct error *err) {
     if (chunk == 0 || chunk > r->decoder.limits.max_logits || chunk > r->max_rows || n > r->kv.max_model_len) {
         return error_set(err, ERROR_INVALID, "evaluate: a prompt of %zu tokens in chunks of %zu is out of range", n, chunk);
     }
@@ -181,7 +181,9 @@ int runner_evaluate(struct runner *r, const int32_t *tokens, size_t n, size_t ch
         if (runner_run(r, err) < 0) {
             return -1;
         }
-        memcpy(out + begin * vocab, runner_logits(r, 0), (end - begin) * vocab * sizeof *out);
+        for (size_t i = begin; i < end; i++) {
+            sink(arg, i, runner_logits(r, i - begin));
+        }
     }
     return 0;
 }

@@ -1,0 +1,744 @@
+/*
+ * The engine on tiny random models, seen from outside. A plain main, so that it runs under TSan too.
+ *
+ * The heart of it: what a request gets does not depend on its company. Each of a set of very different requests is
+ * served alone, then all together under settings that batch, chunk and preempt in different ways, and every token,
+ * text and logprob must be the same.
+ */
+#include "tiny_model.h"
+
+#include <inferd/engine.h>
+
+#include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define CONTEXT 256
+#define MAX_REQUESTS 64
+
+static int failures;
+static const char *current;
+
+#define CHECK(condition, ...)                                                                                          \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            failures++;                                                                                                \
+            printf("FAIL %s, line %d: %s: ", current, __LINE__, #condition);                                           \
+            printf(__VA_ARGS__);                                                                                       \
+            printf("\n");                                                                                              \
+        }                                                                                                              \
+    } while (0)
+
+/* ---- requests, and what came of them ---- */
+
+/* Everything the client saw of one request. */
+struct outcome {
+    int started, terminal;
+    bool after_end; /* something came behind the terminal event */
+    bool early;     /* a token came before STARTED */
+    size_t n_tokens;
+    int32_t tokens[CONTEXT];
+    float logprobs[CONTEXT];
+    struct token_logprob top[CONTEXT][3];
+    char text[CONTEXT * 8];
+    size_t text_len;
+    enum engine_event_kind kind;
+    enum finish_reason finish;
+    int32_t stop_index, stop_token;
+    uint32_t prompt_tokens, completion_tokens;
+    struct error error;
+};
+
+static void note(struct outcome *o, const struct engine_event *e) {
+    o->after_end |= o->terminal > 0;
+    switch (e->kind) {
+    case ENGINE_EVENT_STARTED:
+        o->started++;
+        break;
+    case ENGINE_EVENT_TOKEN:
+        o->early |= o->started == 0;
+        o->tokens[o->n_tokens] = e->token;
+        o->logprobs[o->n_tokens] = e->logprob;
+        memcpy(o->top[o->n_tokens++], e->top, (e->n_top < 3 ? e->n_top : 3) * sizeof e->top[0]);
+        break;
+    case ENGINE_EVENT_DONE:
+    case ENGINE_EVENT_ERROR:
+        o->terminal++;
+        o->kind = e->kind;
+        o->finish = e->finish;
+        o->stop_index = e->stop_index;
+        o->stop_token = e->stop_token;
+        o->prompt_tokens = e->prompt_tokens;
+        o->completion_tokens = e->completion_tokens;
+        o->error = e->error;
+        break;
+    }
+    memcpy(o->text + o->text_len, e->text, e->text_len);
+    o->text_len += e->text_len;
+}
+
+/* Take events until `ends` requests have ended; ids index outcomes. */
+static void collect(struct engine *e, struct outcome *outcomes, size_t ends) {
+    static struct engine_event event;
+    while (ends > 0) {
+        if (!engine_wait(e, &event, 60000)) {
+            CHECK(false, "no event for a minute, %zu requests still run", ends);
+            exit(1);
+        }
+        note(&outcomes[event.id], &event);
+        ends -= event.kind == ENGINE_EVENT_DONE || event.kind == ENGINE_EVENT_ERROR;
+    }
+}
+
+static void check_order(const struct outcome *o, size_t i) {
+    CHECK(o->terminal == 1 && !o->after_end && !o->early, "request %zu: %d terminal events", i, o->terminal);
+    CHECK(o->started == 1, "request %zu: started %d times", i, o->started);
+}
+
+static void check_idle(struct engine *e) {
+    struct engine_stats s;
+    engine_get_stats(e, &s);
+    CHECK(s.running == 0 && s.waiting == 0 && s.kv_blocks_used == 0 && s.idle, "running %llu waiting %llu KV blocks %llu",
+          (unsigned long long)s.running, (unsigned long long)s.waiting, (unsigned long long)s.kv_blocks_used);
+}
+
+static struct engine *open_engine(const char *model, size_t max_sequences, size_t max_batched_tokens, size_t kv_tokens) {
+    struct engine_config c;
+    struct engine *e;
+    struct error err;
+    engine_config_default(&c);
+    c.model = model;
+    c.device = "cpu";
+    c.threads = 2;
+    c.max_sequences = max_sequences;
+    c.max_batched_tokens = max_batched_tokens;
+    c.kv_tokens = kv_tokens;
+    if (engine_open(&c, &e, &err) < 0) {
+        printf("FAIL %s: engine_open: %s\n", current, err.message);
+        exit(1);
+    }
+    return e;
+}
+
+static int32_t prompts[MAX_REQUESTS][CONTEXT];
+
+static struct engine_request plain_request(uint64_t id, size_t n_prompt, size_t max_tokens) {
+    struct engine_request r = {.id = id, .prompt = prompts[id % MAX_REQUESTS], .n_prompt = n_prompt, .max_tokens = max_tokens, .skip_special = true};
+    engine_sampling_default(&r.sampling);
+    r.sampling.temperature = 0;
+    return r;
+}
+
+static void fill_prompts(void) {
+    srand(1);
+    for (size_t i = 0; i < MAX_REQUESTS; i++) {
+        for (size_t j = 0; j < CONTEXT; j++) {
+            prompts[i][j] = rand() % 256;
+        }
+    }
+}
+
+static void submit(struct engine *e, const struct engine_request *r) {
+    struct error err;
+    if (engine_submit(e, r, &err) < 0) {
+        CHECK(false, "request %llu is refused: %s", (unsigned long long)r->id, err.message);
+        exit(1);
+    }
+}
+
+/* ---- the same alone and in company ---- */
+
+/* Very different requests: lengths, samplers, stops, penalties. */
+static struct engine_request mixed_request(size_t i) {
+    static const struct logit_bias bias[] = {{65, 5.0f}, {66, -50.0f}};
+    static const struct meta_stop stops[] = {{"e", 1}, {"xy", 2}};
+    struct engine_request r = plain_request(i, 1 + i * 37 % 150, 1 + i * 13 % 60);
+    r.sampling.n_logprobs = i % 4 == 0 ? 3 : -1;
+    if (i % 3 != 0) {
+        r.sampling.temperature = 0.5f + (float)(i % 5) * 0.3f;
+        r.sampling.has_seed = true;
+        r.sampling.seed = i;
+        r.sampling.choice = (uint32_t)(i % 2);
+    }
+    r.sampling.top_k = i % 5 == 1 ? 20 : 0;
+    r.sampling.top_p = i % 5 == 2 ? 0.8f : 1;
+    r.sampling.min_p = i % 5 == 3 ? 0.05f : 0;
+    r.sampling.repetition_penalty = i % 7 == 1 ? 1.2f : 1;
+    r.sampling.presence_penalty = i % 7 == 2 ? 0.5f : 0;
+    r.sampling.frequency_penalty = i % 7 == 3 ? 0.5f : 0;
+    r.sampling.logit_bias = bias;
+    r.sampling.n_logit_bias = i % 6 == 5 ? 2 : 0;
+    r.stop = stops;
+    r.n_stop = i % 8 == 7 ? 2 : 0;
+    r.min_tokens = i % 9 == 8 ? r.max_tokens / 2 : 0;
+    return r;
+}
+
+static bool equal_outcomes(const struct outcome *a, const struct outcome *b) {
+    return a->n_tokens == b->n_tokens && memcmp(a->tokens, b->tokens, a->n_tokens * sizeof a->tokens[0]) == 0 &&
+           memcmp(a->logprobs, b->logprobs, a->n_tokens * sizeof a->logprobs[0]) == 0 &&
+           memcmp(a->top, b->top, a->n_tokens * sizeof a->top[0]) == 0 && a->text_len == b->text_len &&
+           memcmp(a->text, b->text, a->text_len) == 0 && a->kind == b->kind && a->finish == b->finish &&
+           a->stop_index == b->stop_index && a->completion_tokens == b->completion_tokens && a->prompt_tokens == b->prompt_tokens;
+}
+
+static void company_changes_nothing(const char *model) {
+    enum { N = 32 };
+    static struct outcome alone[N], together[N];
+    static const struct {
+        size_t max_sequences, max_batched_tokens, kv_tokens;
+        bool preempts;
+    } settings[] = {
+        {32, 512, 32 * CONTEXT, false}, /* everything at once */
+        {32, 33, 32 * CONTEXT, false},  /* prompts in small chunks beside many decodes */
+        {5, 7, 32 * CONTEXT, false},    /* few at a time, tiny chunks */
+        {32, 512, CONTEXT, true},       /* hardly any KV memory */
+        {32, 40, CONTEXT + 64, true},
+    };
+    memset(alone, 0, sizeof alone);
+    struct engine *e = open_engine(model, 1, 512, CONTEXT);
+    for (size_t i = 0; i < N; i++) {
+        struct engine_request r = mixed_request(i);
+        submit(e, &r);
+        collect(e, alone, 1);
+        check_order(&alone[i], i);
+        CHECK(alone[i].kind == ENGINE_EVENT_DONE, "request %zu: %s", i, alone[i].error.message);
+        CHECK(alone[i].finish != FINISH_LENGTH || alone[i].n_tokens == r.max_tokens, "request %zu", i);
+        for (size_t j = 0; j < alone[i].n_tokens; j++) {
+            CHECK(alone[i].tokens[j] >= 0 && alone[i].tokens[j] < 259, "a token outside the vocabulary");
+        }
+    }
+    engine_close(e);
+    for (size_t s = 0; s < sizeof settings / sizeof settings[0]; s++) {
+        e = open_engine(model, settings[s].max_sequences, settings[s].max_batched_tokens, settings[s].kv_tokens);
+        memset(together, 0, sizeof together);
+        for (size_t i = 0; i < N; i++) {
+            struct engine_request r = mixed_request(i);
+            submit(e, &r);
+        }
+        collect(e, together, N);
+        for (size_t i = 0; i < N; i++) {
+            check_order(&together[i], i);
+            CHECK(equal_outcomes(&alone[i], &together[i]), "request %zu under settings %zu is not as alone", i, s);
+        }
+        struct engine_stats stats;
+        engine_get_stats(e, &stats);
+        CHECK((stats.preemptions > 0) == settings[s].preempts, "settings %zu: %llu preemptions", s, (unsigned long long)stats.preemptions);
+        check_idle(e);
+        engine_close(e);
+    }
+}
+
+/* ---- single behaviours, on one engine ---- */
+
+static void one(struct engine *e, const struct engine_request *r, struct outcome *o) {
+    static struct outcome outcomes[MAX_REQUESTS];
+    memset(&outcomes[r->id], 0, sizeof outcomes[0]);
+    submit(e, r);
+    collect(e, outcomes, 1);
+    check_order(&outcomes[r->id], r->id);
+    *o = outcomes[r->id];
+}
+
+static void stops(struct engine *e) {
+    static struct outcome full, cut;
+    struct engine_request r = plain_request(3, 20, 40);
+    r.sampling.temperature = 1;
+    r.sampling.has_seed = true;
+    one(e, &r, &full);
+    CHECK(full.finish == FINISH_LENGTH && full.completion_tokens == 40, "finish %d", full.finish);
+    full.text[full.text_len] = '\0';
+    for (size_t at = 5; at + 3 < full.text_len; at += 3) {
+        struct meta_stop stop = {full.text + at, 1};
+        while (at + stop.len < full.text_len && (full.text[at + stop.len] & 0xc0) == 0x80) {
+            stop.len++; /* whole characters */
+        }
+        if ((full.text[at] & 0xc0) == 0x80 || memchr(full.text, '\0', full.text_len)) {
+            continue;
+        }
+        r.stop = &stop;
+        r.n_stop = 1;
+        char *first = memmem(full.text, full.text_len, stop.bytes, stop.len);
+        for (int include = 0; include < 2; include++) {
+            r.include_stop = include;
+            one(e, &r, &cut);
+            size_t want = (size_t)(first - full.text) + (include ? stop.len : 0);
+            CHECK(cut.finish == FINISH_STOP && cut.stop_index == 0, "finish %d", cut.finish);
+            CHECK(cut.text_len == want && memcmp(cut.text, full.text, want) == 0, "stop at %zu: %zu bytes, expected %zu", at,
+                  cut.text_len, want);
+        }
+    }
+    /* the sixth token as a stop id */
+    r = plain_request(3, 20, 40);
+    r.sampling.temperature = 1;
+    r.sampling.has_seed = true;
+    int32_t id = full.tokens[5];
+    size_t first = 0;
+    while (full.tokens[first] != id) {
+        first++;
+    }
+    r.stop_ids = &id;
+    r.n_stop_ids = 1;
+    one(e, &r, &cut);
+    CHECK(cut.finish == FINISH_STOP && cut.stop_token == id && cut.stop_index == -1, "finish %d token %d", cut.finish, cut.stop_token);
+    CHECK(cut.n_tokens == first && cut.completion_tokens == first + 1, "%zu tokens shown", cut.n_tokens);
+    r.include_stop = true;
+    one(e, &r, &cut);
+    CHECK(cut.n_tokens == first + 1 && cut.tokens[first] == id, "include_stop shows the end token");
+    r.include_stop = false;
+    r.min_tokens = 30;
+    one(e, &r, &cut);
+    CHECK(cut.completion_tokens >= 30, "min_tokens: %u", cut.completion_tokens);
+    for (size_t i = 0; i < cut.n_tokens && i < 30; i++) {
+        CHECK(cut.tokens[i] != id, "a masked token at %zu", i);
+    }
+}
+
+static void end_of_sequence(struct engine *e) {
+    static struct outcome o;
+    static const struct logit_bias bias = {TINY_EOS, 100};
+    struct engine_request r = plain_request(4, 10, 12);
+    r.sampling.logit_bias = &bias;
+    r.sampling.n_logit_bias = 1;
+    one(e, &r, &o);
+    CHECK(o.finish == FINISH_STOP && o.n_tokens == 0 && o.completion_tokens == 1 && o.stop_token == -1, "%u tokens", o.completion_tokens);
+    CHECK(o.text_len == 0, "the end token has no text");
+    r.min_tokens = 4;
+    one(e, &r, &o);
+    CHECK(o.finish == FINISH_STOP && o.completion_tokens == 5, "%u tokens", o.completion_tokens);
+    r.min_tokens = 0;
+    r.ignore_eos = true;
+    one(e, &r, &o);
+    CHECK(o.finish == FINISH_LENGTH && o.n_tokens == 12 && o.tokens[11] == TINY_EOS, "ignore_eos");
+    CHECK(o.text_len == 0, "skip_special leaves the special token out");
+    r.skip_special = false;
+    one(e, &r, &o);
+    CHECK(o.text_len == 12 * strlen("<|eos|>"), "%zu bytes", o.text_len);
+}
+
+static void ends_of_the_context(struct engine *e) {
+    static struct outcome o;
+    struct error err;
+    struct engine_request r = plain_request(5, CONTEXT - 1, 0);
+    r.ignore_eos = true;
+    one(e, &r, &o);
+    CHECK(o.finish == FINISH_LENGTH && o.n_tokens == 1, "%zu tokens", o.n_tokens);
+    r = plain_request(5, 200, 0);
+    r.ignore_eos = true;
+    one(e, &r, &o);
+    CHECK(o.finish == FINISH_LENGTH && o.n_tokens == CONTEXT - 200, "%zu tokens", o.n_tokens);
+    r.n_prompt = CONTEXT;
+    CHECK(engine_submit(e, &r, &err) < 0 && err.code == ERROR_CONTEXT_LENGTH, "a prompt as long as the context");
+    CHECK(strstr(err.message, "256"), "%s", err.message);
+    r = plain_request(5, 200, CONTEXT - 200);
+    one(e, &r, &o);
+    r.max_tokens++;
+    CHECK(engine_submit(e, &r, &err) < 0 && err.code == ERROR_CONTEXT_LENGTH, "prompt and max_tokens over the context");
+}
+
+static void refusals(struct engine *e) {
+    struct error err;
+    const int32_t outside[] = {3, 259}, negative[] = {-1};
+    const struct meta_stop empty = {"", 0}, broken = {"\xff", 1};
+    static const struct logit_bias bad_id = {259, 1}, bad_bias = {1, 101}, nan_bias = {1, NAN};
+    static const char long_stop[ENGINE_MAX_STOP_LEN + 1];
+    const struct meta_stop long_one = {long_stop, sizeof long_stop};
+    for (int i = 0;; i++) {
+        struct engine_request r = plain_request(6, 5, 5);
+        const char *param = NULL;
+        switch (i) {
+        case 0: r.n_prompt = 0; param = "prompt"; break;
+        case 1: r.prompt = outside; r.n_prompt = 2; param = "prompt"; break;
+        case 2: r.prompt = negative; r.n_prompt = 1; param = "prompt"; break;
+        case 3: r.sampling.temperature = 2.5f; param = "temperature"; break;
+        case 4: r.sampling.temperature = NAN; param = "temperature"; break;
+        case 5: r.sampling.temperature = -0.1f; param = "temperature"; break;
+        case 6: r.sampling.top_p = 0; param = "top_p"; break;
+        case 7: r.sampling.top_p = 1.5f; param = "top_p"; break;
+        case 8: r.sampling.min_p = -1; param = "min_p"; break;
+        case 9: r.sampling.top_k = -2; param = "top_k"; break;
+        case 10: r.sampling.presence_penalty = 3; param = "presence_penalty"; break;
+        case 11: r.sampling.frequency_penalty = -3; param = "frequency_penalty"; break;
+        case 12: r.sampling.repetition_penalty = 0; param = "repetition_penalty"; break;
+        case 13: r.sampling.n_logprobs = 21; param = "top_logprobs"; break;
+        case 14: r.sampling.logit_bias = &bad_id; r.sampling.n_logit_bias = 1; param = "logit_bias"; break;
+        case 15: r.sampling.logit_bias = &bad_bias; r.sampling.n_logit_bias = 1; param = "logit_bias"; break;
+        case 16: r.sampling.logit_bias = &nan_bias; r.sampling.n_logit_bias = 1; param = "logit_bias"; break;
+        case 17: r.stop = &empty; r.n_stop = 1; param = "stop"; break;
+        case 18: r.stop = &broken; r.n_stop = 1; param = "stop"; break;
+        case 19: r.stop = &long_one; r.n_stop = 1; param = "stop"; break;
+        case 20: r.stop = &empty; r.n_stop = ENGINE_MAX_STOP + 1; param = "stop"; break;
+        case 21: r.stop_ids = negative; r.n_stop_ids = 1; param = "stop_token_ids"; break;
+        case 22: r.min_tokens = 6; param = "min_tokens"; break;
+        default: return;
+        }
+        CHECK(engine_submit(e, &r, &err) < 0 && err.code == ERROR_INVALID, "case %d is accepted", i);
+        CHECK(strcmp(err.param, param) == 0, "case %d blames %s", i, err.param);
+    }
+}
+
+static void seeds(struct engine *e) {
+    static struct outcome outcomes[6];
+    memset(outcomes, 0, sizeof outcomes);
+    for (size_t i = 0; i < 6; i++) {
+        struct engine_request r = plain_request(i, 30, 30);
+        r.prompt = prompts[0];
+        r.ignore_eos = true;
+        r.sampling.temperature = 1;
+        r.sampling.has_seed = i < 4;
+        r.sampling.seed = 77 + (i == 3);
+        r.sampling.choice = i == 2;
+        submit(e, &r);
+    }
+    collect(e, outcomes, 6);
+    CHECK(equal_outcomes(&outcomes[0], &outcomes[1]), "the same seed at the same time in two places");
+    CHECK(!equal_outcomes(&outcomes[0], &outcomes[2]), "another choice of the same seed");
+    CHECK(!equal_outcomes(&outcomes[0], &outcomes[3]), "another seed");
+    CHECK(!equal_outcomes(&outcomes[4], &outcomes[5]), "without a seed");
+}
+
+/* ---- cancel, drain, bounds ---- */
+
+static void cancel_in_every_state(const char *model) {
+    static struct outcome o[MAX_REQUESTS];
+    static struct engine_event event;
+    struct engine *e = open_engine(model, 2, 8, 4 * CONTEXT);
+    memset(o, 0, sizeof o);
+    /* two run (one prefills for 30 steps), the others wait */
+    for (uint64_t i = 0; i < 6; i++) {
+        struct engine_request r = plain_request(i, i == 1 ? 240 : 5, 0);
+        r.ignore_eos = true;
+        submit(e, &r);
+    }
+    engine_cancel(e, 5);    /* perhaps not even collected */
+    engine_cancel(e, 4);    /* waiting */
+    engine_cancel(e, 4);    /* twice */
+    engine_cancel(e, 1234); /* nobody */
+    while (o[0].n_tokens < 3 && engine_wait(e, &event, 60000)) {
+        note(&o[event.id], &event);
+    }
+    engine_cancel(e, 1); /* prefilling, or decoding by now */
+    engine_cancel(e, 0); /* decoding */
+    size_t ended = 0;
+    for (size_t i = 0; i < 6; i++) {
+        ended += (size_t)o[i].terminal;
+    }
+    collect(e, o, 4 - ended);
+    const size_t gone[] = {0, 1, 4, 5};
+    for (size_t i = 0; i < 4; i++) {
+        CHECK(o[gone[i]].finish == FINISH_CANCELLED && o[gone[i]].kind == ENGINE_EVENT_DONE, "request %zu: finish %d", gone[i],
+              o[gone[i]].finish);
+    }
+    engine_cancel(e, 2);
+    engine_cancel(e, 3);
+    collect(e, o, 2);
+    for (size_t i = 0; i < 6; i++) {
+        CHECK(o[i].terminal == 1 && !o[i].after_end, "request %zu: %d terminal events", i, o[i].terminal);
+    }
+    check_idle(e);
+    /* the id of an ended request can be used again at once */
+    struct engine_request again = plain_request(0, 5, 5);
+    memset(o, 0, sizeof o);
+    submit(e, &again);
+    struct error err;
+    CHECK(engine_submit(e, &again, &err) < 0 && err.code == ERROR_INVALID, "an id in use");
+    collect(e, o, 1);
+    CHECK(o[0].n_tokens == 5, "%zu tokens", o[0].n_tokens);
+    engine_cancel(e, 0);
+    check_idle(e);
+    engine_close(e);
+}
+
+static void half_leave(const char *model) {
+    enum { N = 32 };
+    static struct outcome alone[N], o[N];
+    static struct engine_event event;
+    memset(alone, 0, sizeof alone);
+    memset(o, 0, sizeof o);
+    struct engine *e = open_engine(model, 32, 64, 8 * CONTEXT);
+    for (int round = 0; round < 2; round++) {
+        for (size_t i = 0; i < N; i++) {
+            struct engine_request r = plain_request(i, 10 + i, 60);
+            r.ignore_eos = true;
+            submit(e, &r);
+            if (round == 0) {
+                collect(e, alone, 1);
+            }
+        }
+    }
+    for (size_t ended = 0; ended < N;) {
+        if (!engine_wait(e, &event, 60000)) {
+            CHECK(false, "no event for a minute");
+            break;
+        }
+        note(&o[event.id], &event);
+        ended += event.kind == ENGINE_EVENT_DONE;
+        if (event.kind == ENGINE_EVENT_TOKEN && event.id % 2 == 1 && o[event.id].n_tokens == 1 + event.id % 30) {
+            engine_cancel(e, event.id);
+        }
+    }
+    for (size_t i = 0; i < N; i++) {
+        if (i % 2 == 0) {
+            CHECK(equal_outcomes(&alone[i], &o[i]), "request %zu was disturbed by others that left", i);
+        } else {
+            CHECK(o[i].finish == FINISH_CANCELLED && o[i].n_tokens < 60, "request %zu: %zu tokens", i, o[i].n_tokens);
+        }
+    }
+    check_idle(e);
+    engine_close(e);
+}
+
+static void bounded_queue_and_drain(const char *model) {
+    static struct outcome o[MAX_REQUESTS];
+    struct engine_config c;
+    struct engine *e;
+    struct error err;
+    engine_config_default(&c);
+    c.model = model;
+    c.max_sequences = 1;
+    c.max_waiting = 2;
+    c.kv_tokens = CONTEXT;
+    if (engine_open(&c, &e, &err) < 0) {
+        CHECK(false, "%s", err.message);
+        return;
+    }
+    memset(o, 0, sizeof o);
+    for (uint64_t i = 0; i < 3; i++) {
+        struct engine_request r = plain_request(i, 5, 100);
+        r.ignore_eos = true;
+        submit(e, &r);
+    }
+    struct engine_request r = plain_request(3, 5, 5);
+    CHECK(engine_submit(e, &r, &err) < 0 && err.code == ERROR_QUEUE_FULL, "the fourth of three");
+    struct engine_stats s;
+    engine_get_stats(e, &s);
+    CHECK(s.running + s.waiting == 3 && !s.idle, "running %llu waiting %llu", (unsigned long long)s.running, (unsigned long long)s.waiting);
+    engine_drain(e);
+    CHECK(engine_submit(e, &r, &err) < 0 && err.code == ERROR_UNAVAILABLE, "while draining");
+    collect(e, o, 3);
+    for (size_t i = 0; i < 3; i++) {
+        CHECK(o[i].n_tokens == 100, "a running request must be finished: %zu tokens", o[i].n_tokens);
+    }
+    engine_get_stats(e, &s);
+    CHECK(s.prompt_tokens == 15 && s.generation_tokens == 300 && s.steps > 0 && s.last_step_ns > 0, "counters");
+    check_idle(e);
+    engine_close(e);
+}
+
+/* ---- a consumer that does not come ---- */
+
+static void full_ring(const char *model) {
+    static struct outcome o[MAX_REQUESTS];
+    memset(o, 0, sizeof o);
+    struct engine *e = open_engine(model, 32, 64, 32 * CONTEXT);
+    for (int round = 0; round < 2; round++) {
+        for (uint64_t i = 0; i < 32; i++) {
+            struct engine_request r = plain_request(i, 4, 100);
+            r.ignore_eos = true;
+            submit(e, &r);
+        }
+        struct engine_stats s;
+        uint64_t steps = UINT64_MAX;
+        for (int still = 0; still < 5;) { /* until the engine stands still before the full ring */
+            usleep(20000);
+            engine_get_stats(e, &s);
+            still = s.steps == steps ? still + 1 : 0;
+            steps = s.steps;
+        }
+        CHECK(s.running > 0 && s.generation_tokens > 500 && s.generation_tokens < 1100 + 3200 * (uint64_t)round, "%llu tokens",
+              (unsigned long long)s.generation_tokens);
+        if (round == 1) {
+            break; /* close must not hang */
+        }
+        engine_cancel(e, 7);
+        collect(e, o, 32);
+        for (size_t i = 0; i < 32; i++) {
+            check_order(&o[i], i);
+            CHECK(i == 7 ? o[i].finish == FINISH_CANCELLED : o[i].n_tokens == 100, "request %zu: %zu tokens", i, o[i].n_tokens);
+        }
+        check_idle(e);
+    }
+    engine_close(e);
+}
+
+/* ---- numbers that are none ---- */
+
+static void not_a_number(const char *model, int nan_token) {
+    static struct outcome alone, o[3];
+    int32_t poisoned[12];
+    struct engine *e = open_engine(model, 4, 64, CONTEXT);
+    struct engine_request good = plain_request(1, 40, 20);
+    for (size_t i = 0; i < 40; i++) {
+        prompts[1][i] = 1 + (int32_t)(i * 7 % 60); /* surely not the token */
+    }
+    struct logit_bias never = {nan_token, -100};
+    good.sampling.logit_bias = &never;
+    good.sampling.n_logit_bias = 1;
+    one(e, &good, &alone);
+    for (size_t i = 0; i < 12; i++) {
+        poisoned[i] = i == 9 ? nan_token : 5;
+    }
+    struct engine_request bad = plain_request(2, 12, 20);
+    bad.prompt = poisoned;
+    memset(o, 0, sizeof o);
+    submit(e, &bad);
+    submit(e, &good);
+    collect(e, o, 2);
+    CHECK(o[2].kind == ENGINE_EVENT_ERROR && o[2].error.code == ERROR_INTERNAL, "kind %d", o[2].kind);
+    CHECK(equal_outcomes(&alone, &o[1]), "the neighbour is disturbed");
+    /* now in the very blocks that held the numbers that are none */
+    memset(o, 0, sizeof o);
+    submit(e, &good);
+    collect(e, o, 1);
+    CHECK(equal_outcomes(&alone, &o[1]), "what is left in a block reaches its next user");
+    struct engine_stats s;
+    engine_get_stats(e, &s);
+    CHECK(s.nonfinite_logits == 1, "%llu", (unsigned long long)s.nonfinite_logits);
+    check_idle(e);
+    engine_close(e);
+}
+
+/* ---- many threads ---- */
+
+struct submitter {
+    struct engine *engine;
+    uint64_t first;
+};
+
+static void *submit_and_cancel(void *arg) {
+    const struct submitter *s = arg;
+    for (uint64_t i = s->first; i < s->first + 16; i++) {
+        struct engine_request r = plain_request(i, 1 + i % 20, 1 + i % 30);
+        struct engine_stats stats;
+        submit(s->engine, &r);
+        if (i % 3 == 0) {
+            engine_cancel(s->engine, i);
+        }
+        engine_get_stats(s->engine, &stats);
+    }
+    return NULL;
+}
+
+static atomic_uint notified;
+
+static void count_notification(void *arg) {
+    (void)arg;
+    atomic_fetch_add(&notified, 1);
+}
+
+static void many_threads(const char *model) {
+    static struct outcome o[MAX_REQUESTS];
+    pthread_t threads[4];
+    struct submitter s[4];
+    memset(o, 0, sizeof o);
+    struct engine *e = open_engine(model, 8, 32, 2 * CONTEXT);
+    engine_set_notify(e, count_notification, NULL);
+    for (size_t i = 0; i < 4; i++) {
+        s[i] = (struct submitter){e, i * 16};
+        pthread_create(&threads[i], NULL, submit_and_cancel, &s[i]);
+    }
+    collect(e, o, 64);
+    for (size_t i = 0; i < 4; i++) {
+        pthread_join(threads[i], NULL);
+    }
+    for (size_t i = 0; i < 64; i++) {
+        CHECK(o[i].terminal == 1 && !o[i].after_end && !o[i].early, "request %zu", i);
+    }
+    CHECK(atomic_load(&notified) > 0, "nobody was notified");
+    check_idle(e);
+    engine_close(e);
+}
+
+/* ---- opening ---- */
+
+static void opening(const char *model) {
+    struct engine_config good, c;
+    struct engine *e = (struct engine *)&good;
+    struct error err;
+    engine_config_default(&good);
+    good.model = model;
+    good.kv_tokens = CONTEXT;
+#define REFUSED(change, wanted)                                                                                        \
+    do {                                                                                                               \
+        c = good;                                                                                                      \
+        change;                                                                                                        \
+        CHECK(engine_open(&c, &e, &err) < 0 && err.code == (wanted), "code %d: %s", err.code, err.message);            \
+        CHECK(e == (struct engine *)&good, "the result is untouched on failure");                                      \
+    } while (0)
+    REFUSED(c.model = "/nonexistent/model.gguf", ERROR_MODEL);
+    REFUSED(c.device = "abacus", ERROR_DEVICE);
+    REFUSED(c.kv_dtype = "f8", ERROR_INVALID);
+    REFUSED(c.kv_block_size = 24, ERROR_INVALID);
+    REFUSED(c.max_sequences = 0, ERROR_INVALID);
+    REFUSED(c.memory_utilization = 0, ERROR_INVALID);
+    REFUSED((c.max_batched_tokens = 16, c.max_sequences = 17), ERROR_INVALID);
+    REFUSED(c.max_model_len = CONTEXT + 1, ERROR_INVALID);
+    REFUSED((c.kv_tokens = 64, c.max_model_len = 128), ERROR_DOES_NOT_FIT);
+    REFUSED(c.memory_utilization = 1e-6, ERROR_DOES_NOT_FIT);
+#undef REFUSED
+    c = good;
+    c.kv_dtype = "bf16";
+    CHECK(engine_open(&c, &e, &err) == 0, "%s", err.message);
+    struct engine_info info;
+    engine_get_info(e, &info);
+    CHECK(info.max_model_len == CONTEXT && info.vocab_size == 259 && info.n_layers == 3, "%zu %zu", info.max_model_len, info.vocab_size);
+    CHECK(strcmp(info.architecture, "llama") == 0 && strcmp(info.model_name, "tiny") == 0, "%s", info.model_name);
+    CHECK(info.kv_bytes == (size_t)CONTEXT * 3 * 2 * 2 * 32 * 2, "%zu", info.kv_bytes); /* tokens layers KV heads features bytes */
+    engine_close(e);
+    engine_close(NULL);
+}
+
+int main(void) {
+    static const char *const architectures[] = {"llama", "qwen2", "qwen3", "gemma3"};
+    char folder[] = "/tmp/inferd-engine-XXXXXX", path[64];
+    if (!mkdtemp(folder)) {
+        perror("mkdtemp");
+        return 1;
+    }
+    snprintf(path, sizeof path, "%s/tiny.gguf", folder);
+    for (size_t i = 0; i < 4; i++) {
+        struct tiny_model model = {architectures[i], CONTEXT, 5 + i, -1};
+        if (!tiny_model_write(path, &model)) {
+            return 1;
+        }
+        fill_prompts();
+#define RUN(test, ...)                                                                                                 \
+    do {                                                                                                               \
+        current = #test;                                                                                               \
+        test(__VA_ARGS__);                                                                                             \
+        printf("%s %s\n", architectures[i], #test);                                                                    \
+        fflush(stdout);                                                                                                \
+    } while (0)
+        RUN(company_changes_nothing, path);
+        if (i > 0) {
+            continue;
+        }
+        RUN(opening, path);
+        RUN(cancel_in_every_state, path);
+        RUN(half_leave, path);
+        RUN(bounded_queue_and_drain, path);
+        RUN(full_ring, path);
+        RUN(many_threads, path);
+        struct engine *e = open_engine(path, 8, 64, 8 * CONTEXT);
+        RUN(stops, e);
+        RUN(end_of_sequence, e);
+        RUN(ends_of_the_context, e);
+        RUN(refusals, e);
+        RUN(seeds, e);
+        check_idle(e);
+        engine_close(e);
+        model.nan_token = 250;
+        if (!tiny_model_write(path, &model)) {
+            return 1;
+        }
+        RUN(not_a_number, path, 250);
+    }
+    unlink(path);
+    rmdir(folder);
+    printf("%d failures\n", failures);
+    return failures != 0;
+}
