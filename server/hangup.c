@@ -64,6 +64,11 @@ int hangup_add(struct hangup *h, int fd, void *watched, struct error *err) {
     return 0;
 }
 
+void hangup_rearm(struct hangup *h, int fd, void *watched) {
+    struct epoll_event e = {.events = EPOLLRDHUP | EPOLLONESHOT, .data.ptr = watched};
+    epoll_ctl(h->epoll_fd, EPOLL_CTL_MOD, fd, &e);
+}
+
 void hangup_remove(struct hangup *h, int fd) {
     epoll_ctl(h->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
 }

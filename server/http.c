@@ -25,6 +25,7 @@
 #define DISCARD_CHUNKED_MAX ((uint64_t)64 << 20)
 
 #define SWEEP_MS 1000
+#define HANGUP_GRACE_MS 200
 
 struct http {
     struct loop *loop;
@@ -76,6 +77,7 @@ struct exchange {
     bool body_done;
     bool parked;  /* suspended in libmicrohttpd; resumed exactly once for each time */
     bool watched; /* in the hang-up set */
+    bool hung_up; /* it fired while the body was coming in */
     bool gone;
     bool queued; /* the response was handed to libmicrohttpd */
     void *app;
@@ -98,12 +100,18 @@ static uint64_t deadline(uint64_t ms) {
 
 /* ---- suspending and waking ---------------------------------------------------------------------------------- */
 
-/* Only inside the two callbacks of libmicrohttpd. */
-static void park(struct exchange *x) {
+static void watch(struct exchange *x) {
     struct error err;
     if (!x->watched) {
         x->watched = hangup_add(x->http->hangup, x->connection->fd, x, &err) == 0;
+    } else if (x->hung_up) {
+        hangup_rearm(x->http->hangup, x->connection->fd, x);
     }
+}
+
+/* Only inside the two callbacks of libmicrohttpd. */
+static void park(struct exchange *x) {
+    watch(x);
     x->parked = true;
     MHD_suspend_connection(x->mhd);
 }
@@ -139,7 +147,16 @@ static void exchange_gone(struct exchange *x) {
 }
 
 static void on_hangup(void *watched) {
-    exchange_gone(watched);
+    struct exchange *x = watched;
+    if (x->body_done) {
+        exchange_gone(x);
+        return;
+    }
+    /* libmicrohttpd may have yet to read what came before the FIN; what is not whole then never will be */
+    uint64_t soon = deadline(HANGUP_GRACE_MS);
+    struct connection *c = x->connection;
+    x->hung_up = true;
+    c->deadline_ns = c->deadline_ns && c->deadline_ns < soon ? c->deadline_ns : soon;
 }
 
 /* ---- the answer --------------------------------------------------------------------------------------------- */
@@ -309,6 +326,9 @@ static enum MHD_Result first_call(struct exchange *x) {
     bool has_body = a.chunked || a.length > 0;
     check_limits(x, &a);
     x->connection->deadline_ns = has_body ? deadline(x->http->config.body_timeout_ms) : 0;
+    if (has_body) {
+        watch(x);
+    }
     x->http->app.headers(x->http->app.arg, x);
     if (!exchange_answered(x)) {
         return MHD_YES;
@@ -401,6 +421,13 @@ static void on_completed(void *arg, struct MHD_Connection *mhd, void **request, 
     buf_free(&x->out);
     free(x->path);
     free(x);
+}
+
+/* As libmicrohttpd does, but no path may hide its end behind a NUL. */
+static size_t on_unescape(void *arg, struct MHD_Connection *mhd, char *s) {
+    (void)arg;
+    (void)mhd;
+    return strstr(s, "%00") ? strlen(s) : MHD_http_unescape(s);
 }
 
 /* The request line is in: the header block now has its own time. */
@@ -553,6 +580,7 @@ static int start_daemon(struct http *h, struct error *err) {
         MHD_OPTION_NOTIFY_COMPLETED, on_completed, h,
         MHD_OPTION_NOTIFY_CONNECTION, on_connection, h,
         MHD_OPTION_URI_LOG_CALLBACK, on_request_line, h,
+        MHD_OPTION_UNESCAPE_CALLBACK, on_unescape, NULL,
         MHD_OPTION_CONNECTION_LIMIT, (unsigned)h->config.max_connections,
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, h->config.max_header_size + (16u << 10),
         MHD_OPTION_CONNECTION_TIMEOUT, timeout,

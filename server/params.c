@@ -691,7 +691,8 @@ static int check_together(const struct parse *ps, struct error *err) {
     if (ps->where == IN_TOKENIZE && (p->messages != NULL) == (p->prompts != NULL)) {
         return error_set_param(err, ERROR_INVALID, "prompt", "One of prompt and messages must be given");
     }
-    if (ps->where == IN_TOKENIZE && p->prompts && (p->n_prompts != 1 || !p->prompts[0].text)) {
+    if (ps->where == IN_TOKENIZE && p->prompts &&
+        !cJSON_IsString(cJSON_GetObjectItemCaseSensitive(p->tree, "prompt"))) {
         return bad(err, "prompt", "must be a string");
     }
     return 0;

@@ -130,6 +130,10 @@ static bool unavailable(const struct server *s, const struct route *r, struct ap
 
 /* Deny by default: an unknown path, too, tells nothing without a key. */
 static bool refused(struct server *s, struct exchange *x, const struct route *r, struct api_error *e) {
+    enum http_refusal limit = exchange_refused(x);
+    if ((limit == HTTP_URL_TOO_LONG || limit == HTTP_HEADERS_TOO_LARGE) && over_limit(x, e)) {
+        return true;
+    }
     if (!(r && (r->flags & ROUTE_OPEN)) && !auth_check(&s->auth, exchange_header(x, "Authorization"))) {
         return refuse(e, 401, "authentication_error", "invalid_api_key", "a valid API key is needed (Authorization: Bearer KEY)");
     }

@@ -72,7 +72,7 @@ def wait_for(what, seconds, why, every=0.02):
 
 
 class Daemon:
-    def __init__(self, log, environment=None, arguments=(), **settings):
+    def __init__(self, log, environment=None, arguments=(), program=INFERD, **settings):
         self.port = free_port()
         self.log = log
         settings = {"model": MODEL, "host": "127.0.0.1", "port": self.port, **settings}
@@ -86,7 +86,7 @@ class Daemon:
         env.update(environment or {})
         with open(log, "ab") as out:
             self.process = subprocess.Popen(
-                [INFERD, "serve", *flags, *arguments], stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=env
+                [program, "serve", *flags, *arguments], stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=env
             )
         self._model = None
         self.key = None

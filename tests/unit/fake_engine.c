@@ -20,7 +20,7 @@ struct sequence {
     int stop_index;
     size_t hold; /* bytes that are held back while tokens come */
     size_t n_prompt, max_tokens, done, shown;
-    bool loop, stall, ignore_eos, cancelled, running, started;
+    bool loop, stall, cancelled, running, started;
     long delay_ms, prefill_ms, error_at;
     uint32_t choice;
     int n_logprobs;
@@ -299,7 +299,8 @@ static void read_prompt(struct sequence *q, const char *prompt) {
     q->n_answer = n ? n : 1;
     q->loop = strstr(prompt, "@loop") != NULL;
     q->stall = strstr(prompt, "@stall") != NULL;
-    q->delay_ms = number_after(prompt, "@delay=", 0);
+    const char *token_ms = getenv("FAKE_TOKEN_MS");
+    q->delay_ms = number_after(prompt, "@delay=", token_ms ? atol(token_ms) : 0);
     q->prefill_ms = number_after(prompt, "@prefill=", 0);
     q->error_at = number_after(prompt, "@error=", -1);
 }
@@ -346,6 +347,7 @@ int engine_submit(struct engine *e, const struct engine_request *r, struct error
     q->choice = r->sampling.choice;
     q->n_logprobs = r->sampling.n_logprobs;
     read_prompt(q, prompt);
+    q->loop = q->loop || r->ignore_eos;
     find_stop(q, r);
     free(prompt);
     pthread_mutex_lock(&e->lock);
