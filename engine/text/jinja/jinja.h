@@ -30,19 +30,19 @@ struct jinja_budget {
     uint64_t time_ns; /* wall time; a backstop behind the steps */
 };
 
-/* All texts are UTF-8 and borrowed for the call; a NULL JSON text gives None, except where said. */
+/* All texts are UTF-8 and borrowed for the call. */
 struct jinja_input {
-    const char *messages_json; /* array; NULL: the variable is not passed */
+    const char *messages_json; /* array; NULL: no chat, the variables down to add_generation_prompt are not passed */
     size_t messages_len;
-    const char *tools_json; /* array */
+    const char *tools_json; /* array; NULL: None */
     size_t tools_len;
-    const char *documents_json; /* array */
+    const char *documents_json; /* array; NULL: None */
     size_t documents_len;
+    bool add_generation_prompt;
     const char *kwargs_json; /* object: further variables, which win over the ones here; NULL: none */
     size_t kwargs_len;
     const char *bos_token; /* NUL-terminated; NULL: the variable is not passed */
     const char *eos_token;
-    bool add_generation_prompt;
     int64_t now; /* Unix time, for strftime_now; shown in UTC */
     struct jinja_budget budget;
 };
