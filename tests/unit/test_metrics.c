@@ -1,0 +1,120 @@
+#include "metrics.h"
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static char *page(const struct metrics *m, const struct metrics_view *v) {
+    struct buf out = BUF_INIT;
+    metrics_write(m, v, &out);
+    return buf_steal(&out);
+}
+
+static const struct metrics_view view = {.model = "m", .kv_block_size = 16, .kv_blocks = 10, .max_model_len = 80,
+                                         .stats = {.kv_blocks = 10, .kv_blocks_used = 5, .running = 2, .waiting = 3,
+                                                   .prompt_tokens = 100, .cached_tokens = 40}};
+
+static bool has_line(const char *text, const char *line) {
+    char wanted[512];
+    snprintf(wanted, sizeof wanted, "\n%s\n", line);
+    return strstr(text, wanted) != NULL;
+}
+
+Test(metrics, every_series_is_there_at_zero) {
+    struct metrics m = {0};
+    struct metrics_view v = {.model = "m"};
+    metrics_endpoint(&m, "/v1/completions", "POST");
+    char *text = page(&m, &v);
+#define X(field, name, labels, help) cr_assert(strstr(text, "\n" name), "%s", name);
+    METRICS_COUNTERS(X)
+#undef X
+#define X(field, type, name, labels, help) cr_assert(strstr(text, "\n" name), "%s", name);
+    METRICS_VALUES(X)
+#undef X
+#define X(field, buckets, name, help)                                                                                  \
+    cr_assert(has_line(text, "inferd_" name "_count 0"), "%s", name);                                                  \
+    cr_assert(has_line(text, "vllm:" name "_count{model_name=\"m\",engine=\"0\"} 0"), "%s", name);                      \
+    cr_assert(strstr(text, "\nvllm:" name "_bucket{model_name=\"m\",engine=\"0\",le=\"+Inf\"} 0\n"), "%s", name);
+    METRICS_HISTOGRAMS(X)
+#undef X
+    cr_assert(has_line(text, "vllm:request_success_total{model_name=\"m\",engine=\"0\",finished_reason=\"abort\"} 0"));
+    cr_assert(has_line(text, "http_requests_total{handler=\"/v1/completions\",method=\"POST\",status=\"5xx\"} 0"));
+    free(text);
+}
+
+/* HELP and TYPE once for each family, before its samples, and samples of a family together. */
+Test(metrics, families_are_whole) {
+    struct metrics m = {0};
+    char *text = page(&m, &view), *line = strtok(text, "\n"), family[128] = "";
+    static char seen[256][128];
+    size_t n = 0;
+    for (; line; line = strtok(NULL, "\n")) {
+        char name[128];
+        if (sscanf(line, "# HELP %127s", name) == 1) {
+            for (size_t i = 0; i < n; i++) {
+                cr_assert_str_neq(seen[i], name, "twice");
+            }
+            snprintf(seen[n++], sizeof seen[0], "%s", name);
+            snprintf(family, sizeof family, "%s", name);
+        } else if (sscanf(line, "# TYPE %127s", name) == 1) {
+            cr_assert_str_eq(name, family);
+        } else {
+            cr_assert_eq(strncmp(line, family, strlen(family)), 0, "%s is not of %s", line, family);
+            const char *rest = line + strlen(family);
+            cr_assert(*rest == ' ' || *rest == '{' || strncmp(rest, "_bucket{", 8) == 0 || strncmp(rest, "_sum", 4) == 0 ||
+                          strncmp(rest, "_count", 6) == 0,
+                      "%s is not of %s", line, family);
+        }
+    }
+    cr_assert_gt(n, 60);
+    free(text);
+}
+
+Test(metrics, values) {
+    struct metrics m = {.received = 7, .finished_stop = 3};
+    size_t row = metrics_endpoint(&m, "/x", "GET");
+    metrics_count_answer(&m, row, 200);
+    metrics_count_answer(&m, row, 404);
+    metrics_count_answer(&m, row, 503);
+    metrics_count_answer(&m, row, 500);
+    cr_assert_eq(metrics_endpoint(&m, "/x", "GET"), row);
+    char *text = page(&m, &view);
+    cr_assert(has_line(text, "inferd_requests_received_total 7"));
+    cr_assert(has_line(text, "inferd_requests_finished_total{reason=\"stop\"} 3"));
+    cr_assert(has_line(text, "vllm:kv_cache_usage_perc{model_name=\"m\",engine=\"0\"} 0.5"));
+    cr_assert(has_line(text, "vllm:num_requests_running{model_name=\"m\",engine=\"0\"} 2"));
+    cr_assert(has_line(text, "vllm:num_requests_waiting{model_name=\"m\",engine=\"0\"} 3"));
+    cr_assert(has_line(text, "vllm:prompt_tokens_by_source_total{model_name=\"m\",engine=\"0\",source=\"local_compute\"} 60"));
+    cr_assert(has_line(text, "vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"10\",kv_cache_size_tokens=\"160\","
+                             "kv_cache_max_concurrency=\"2.00\",engine=\"0\"} 1"));
+    cr_assert(has_line(text, "http_requests_total{handler=\"/x\",method=\"GET\",status=\"5xx\"} 2"));
+    free(text);
+}
+
+Test(metrics, histograms) {
+    struct metrics m = {0};
+    metrics_observe(&m, ttft, 0.001); /* a bound belongs to its bucket */
+    metrics_observe(&m, ttft, 0.0011);
+    metrics_observe(&m, ttft, 0.3);
+    metrics_observe(&m, ttft, 1e9);
+    char *text = page(&m, &view);
+    cr_assert(has_line(text, "inferd_time_to_first_token_seconds_bucket{le=\"0.001\"} 1"));
+    cr_assert(has_line(text, "inferd_time_to_first_token_seconds_bucket{le=\"0.005\"} 2"));
+    cr_assert(has_line(text, "inferd_time_to_first_token_seconds_bucket{le=\"0.25\"} 2"));
+    cr_assert(has_line(text, "inferd_time_to_first_token_seconds_bucket{le=\"0.5\"} 3"));
+    cr_assert(has_line(text, "inferd_time_to_first_token_seconds_bucket{le=\"1.0\"} 3"));
+    cr_assert(has_line(text, "inferd_time_to_first_token_seconds_bucket{le=\"2560.0\"} 3"));
+    cr_assert(has_line(text, "inferd_time_to_first_token_seconds_bucket{le=\"+Inf\"} 4"));
+    cr_assert(has_line(text, "inferd_time_to_first_token_seconds_count 4"));
+    free(text);
+}
+
+Test(metrics, label_values_are_escaped) {
+    struct metrics m = {0};
+    struct metrics_view v = view;
+    v.model = "a\"b\\c\nd";
+    char *text = page(&m, &v);
+    cr_assert(has_line(text, "vllm:num_requests_running{model_name=\"a\\\"b\\\\c\\nd\",engine=\"0\"} 2"));
+    free(text);
+}
