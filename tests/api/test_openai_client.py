@@ -27,15 +27,18 @@ def test_chat(daemon, client):
     assert u.prompt_tokens > 10 and 3 < u.completion_tokens <= 40 and u.total_tokens == u.prompt_tokens + u.completion_tokens
 
 
-def test_a_system_message_and_history(daemon, client):
-    messages = [
-        {"role": "system", "content": "You are a terse assistant."},
-        {"role": "user", "content": "My name is Ada."},
-        {"role": "assistant", "content": "Hello Ada."},
-        {"role": "user", "content": [{"type": "text", "text": "What is my name?"}]},
-    ]
-    answer = client.chat.completions.create(model=daemon.model, messages=messages, temperature=0, max_tokens=30)
-    assert "Ada" in answer.choices[0].message.content
+def test_history_and_content_parts(daemon, client):
+    def ask(*messages):
+        messages = [{"role": role, "content": content} for role, content in messages]
+        answer = client.chat.completions.create(model=daemon.model, messages=messages, temperature=0, max_tokens=24)
+        return answer.choices[0].message.content, answer.usage.prompt_tokens
+
+    question = "What is the capital of Italy?"
+    alone = ask(("user", question))
+    assert "Rome" in alone[0]
+    assert ask(("user", [{"type": "text", "text": question}])) == alone
+    told = ask(("system", "You are terse."), ("user", "Hello."), ("assistant", "Hello!"), ("user", question))
+    assert told[1] > alone[1] and told[0] != ""
 
 
 def test_stream_equals_plain(daemon, client):
@@ -53,7 +56,7 @@ def test_stream_equals_plain(daemon, client):
 
 
 def test_usage_in_a_stream(daemon, client):
-    fields = {"model": daemon.model, "messages": MESSAGES, "temperature": 0, "max_tokens": 12}
+    fields = {"model": daemon.model, "messages": MESSAGES, "temperature": 0, "max_tokens": 5}
     plain = client.chat.completions.create(**fields)
     *chunks, last = client.chat.completions.create(**fields, stream=True, stream_options={"include_usage": True})
     assert last.choices == [] and all(c.usage is None for c in chunks)
@@ -146,7 +149,7 @@ def test_n(daemon, client):
 
 def test_logprobs(daemon, client):
     answer = client.chat.completions.create(
-        model=daemon.model, messages=MESSAGES, temperature=0, max_tokens=8, logprobs=True, top_logprobs=3
+        model=daemon.model, messages=MESSAGES, temperature=0, max_tokens=4, logprobs=True, top_logprobs=3
     )
     choice = answer.choices[0]
     content = choice.logprobs.content
