@@ -55,7 +55,7 @@ LIBRARIES = [
     (r"microhttpd\.h", ["server/http.c"]),
     (r"uv\.h", ["server/loop", "server/http", "server/hangup"]),
     (r"(cuda|cublas|nccl|nvml|nvrtc|cooperative_groups|mma\.h).*", ["engine/backend/cuda/"]),
-    (r"(cjson/)?cJSON\.h", ["engine/base/", "engine/model_file/", "engine/model/", "engine/text/", "engine/quant/", "engine/engine.c", "server/"]),
+    (r"(cjson/)?cJSON\.h", ["engine/base/", "engine/model_file/", "engine/model/", "engine/text/", "engine/quant/", "engine/text_open.c", "server/"]),
     (r"onig.*\.h", ["engine/text/", "server/version.c"]),
     (r"utf8proc\.h", ["engine/text/", "server/version.c"]),
     (r"ini\.h", ["server/"]),

@@ -31,7 +31,7 @@ CLEAN = {
     "engine/batch.h": ['"sequence.h"'],
     "engine/scheduler.h": ['"batch.h"'],
     "engine/runner.c": ['"batch.h"', '"model/decoder.h"'],
-    "engine/engine.c": ['"scheduler.h"', "<inferd/engine.h>", "<cjson/cJSON.h>"],
+    "engine/engine.c": ['"scheduler.h"', "<inferd/engine.h>"],
     "server/http.h": [],
     "server/http.c": ['"http.h"', "<microhttpd.h>", "<uv.h>", "<inferd/engine.h>"],
     "server/cmd/serve.c": ['"http.h"', "<ini.h>"],
