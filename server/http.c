@@ -400,9 +400,19 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *mhd, const c
 }
 
 /* Before the response and the descriptor are closed. */
+/*
+ * A FIN that came together with the request was no event of its own, and libmicrohttpd, which has read what it could,
+ * would wait for a next request until the idle time is over. Shutting the socket down makes an event of it.
+ */
+static void end_half_closed(int fd) {
+    char byte;
+    if (recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0) {
+        shutdown(fd, SHUT_RDWR);
+    }
+}
+
 static void on_completed(void *arg, struct MHD_Connection *mhd, void **request, enum MHD_RequestTerminationCode how) {
     (void)mhd;
-    (void)how;
     struct http *h = arg;
     struct exchange *x = *request;
     if (!x) {
@@ -411,6 +421,9 @@ static void on_completed(void *arg, struct MHD_Connection *mhd, void **request, 
     *request = NULL;
     if (x->watched) {
         hangup_remove(h->hangup, x->connection->fd);
+    }
+    if (how == MHD_REQUEST_TERMINATED_COMPLETED_OK) {
+        end_half_closed(x->connection->fd);
     }
     x->connection->exchange = NULL;
     x->connection->idle = true;
