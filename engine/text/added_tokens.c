@@ -5,75 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the trie ---- */
-
-static size_t edge_slot(const struct added_tokens *a, uint64_t key) {
-    size_t i = (size_t)(key * 0x9e3779b97f4a7c15u >> 24) & a->mask;
-    while (a->edges[i].key != 0 && a->edges[i].key != key) {
-        i = (i + 1) & a->mask;
-    }
-    return i;
-}
-
-static uint64_t edge_key(uint32_t node, unsigned char byte) {
-    return ((uint64_t)node << 8 | byte) + 1;
-}
-
-static uint32_t child_of(const struct added_tokens *a, uint32_t node, unsigned char byte) {
-    return node == 0 ? a->first[byte] : a->edges[edge_slot(a, edge_key(node, byte))].child;
-}
-
-static bool grow_edges(struct added_tokens *a) {
-    struct added_tokens bigger = {.mask = a->edges ? a->mask * 2 + 1 : 255};
-    bigger.edges = calloc(bigger.mask + 1, sizeof *bigger.edges);
-    if (!bigger.edges) {
-        return false;
-    }
-    for (size_t i = 0; a->edges && i <= a->mask; i++) {
-        if (a->edges[i].key) {
-            bigger.edges[edge_slot(&bigger, a->edges[i].key)] = a->edges[i];
-        }
-    }
-    free(a->edges);
-    a->edges = bigger.edges;
-    a->mask = bigger.mask;
-    return true;
-}
-
-/* A new node, 0 if there is no memory. */
-static uint32_t new_node(struct added_tokens *a) {
-    if (a->n_nodes == a->cap_nodes) {
-        uint32_t cap = a->cap_nodes ? a->cap_nodes * 2 : 256;
-        uint32_t *value = cap > a->cap_nodes ? realloc(a->value, cap * sizeof *value) : NULL;
-        if (!value) {
-            return 0;
-        }
-        memset(value + a->cap_nodes, 0, (cap - a->cap_nodes) * sizeof *value);
-        a->value = value;
-        a->cap_nodes = cap;
-    }
-    a->n_nodes += a->n_nodes == 0; /* the root */
-    return a->n_nodes++;
-}
-
-static uint32_t make_child(struct added_tokens *a, uint32_t node, unsigned char byte) {
-    if (a->n_edges * 2 >= a->mask && !grow_edges(a)) {
-        return 0;
-    }
-    uint32_t child = child_of(a, node, byte);
-    if (child || !(child = new_node(a))) {
-        return child;
-    }
-    if (node == 0) {
-        a->first[byte] = child;
-    } else {
-        uint64_t key = edge_key(node, byte);
-        a->edges[edge_slot(a, key)] = (struct trie_edge){key, child};
-        a->n_edges++;
-    }
-    return child;
-}
-
 int added_tokens_add(struct added_tokens *a, struct span text, struct added_token token, struct error *err) {
     if (text.len == 0) {
         return 0; /* found nowhere */
@@ -87,24 +18,20 @@ int added_tokens_add(struct added_tokens *a, struct span text, struct added_toke
         a->tokens = tokens;
         a->cap = cap;
     }
-    uint32_t node = 0;
-    for (size_t i = 0; i < text.len; i++) {
-        node = make_child(a, node, (unsigned char)text.data[i]);
-        if (!node) {
-            return error_memory(err);
-        }
+    uint32_t *value = trie_at(&a->trie, text.data, text.len);
+    if (!value) {
+        return error_memory(err);
     }
-    if (a->value[node] == 0) { /* of two with the same text the first counts */
+    if (*value == 0) { /* of two with the same text the first counts */
         a->tokens[a->n++] = token;
-        a->value[node] = (uint32_t)a->n;
+        *value = (uint32_t)a->n;
     }
     return 0;
 }
 
 void added_tokens_free(struct added_tokens *a) {
     free(a->tokens);
-    free(a->edges);
-    free(a->value);
+    trie_free(&a->trie);
     *a = (struct added_tokens){0};
 }
 
@@ -137,11 +64,11 @@ static struct match longest_at(const struct scan *s, size_t at, size_t most) {
     uint32_t node = 0;
     most = most < s->to - at ? most : s->to - at;
     for (size_t i = 0; i < most; i++) {
-        node = child_of(s->a, node, (unsigned char)s->text[at + i]);
+        node = trie_step(&s->a->trie, node, (unsigned char)s->text[at + i]);
         if (!node) {
             break;
         }
-        const struct added_token *t = s->a->value[node] ? &s->a->tokens[s->a->value[node] - 1] : NULL;
+        const struct added_token *t = s->a->trie.value[node] ? &s->a->tokens[s->a->trie.value[node] - 1] : NULL;
         if (t && eligible(s, t, at, i + 1)) {
             best = (struct match){t, at, i + 1};
         }
@@ -213,7 +140,7 @@ static bool accept(struct scan *s, struct match m) {
 /* Does a match that begins inside m beat it? */
 static bool has_rival(const struct scan *s, struct match m) {
     for (size_t i = m.at + 1; i < m.at + m.len; i++) {
-        struct match other = s->a->first[(unsigned char)s->text[i]] ? longest_at(s, i, s->to) : (struct match){0};
+        struct match other = s->a->trie.first[(unsigned char)s->text[i]] ? longest_at(s, i, s->to) : (struct match){0};
         if (other.len > m.len || (other.len == m.len && other.token != m.token)) {
             return true;
         }
@@ -269,7 +196,7 @@ int added_tokens_split(const struct added_tokens *a, const char *text, size_t fr
                        bool all_trusted, struct fragments *out, struct error *err) {
     struct scan s = {a, text, trusted, from, to, all_trusted, from, out};
     for (size_t at = from; at < to && a->n > 0;) {
-        if (!a->first[(unsigned char)text[at]]) {
+        if (!a->trie.first[(unsigned char)text[at]]) {
             at++;
             continue;
         }

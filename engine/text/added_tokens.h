@@ -5,6 +5,7 @@
 #ifndef INFERD_TEXT_ADDED_TOKENS_H
 #define INFERD_TEXT_ADDED_TOKENS_H
 
+#include "text/trie.h"
 #include "text/vocab.h"
 
 struct added_token {
@@ -18,19 +19,9 @@ struct added_token {
 struct added_tokens {
     struct added_token *tokens; /* [n], owned */
     size_t n, cap;
-    /* Trie: (node, byte) -> child by open addressing; node 0 is the root. value[node] = index of a token + 1. */
-    struct trie_edge *edges; /* owned */
-    size_t mask, n_edges;
-    uint32_t *value; /* [n_nodes], owned */
-    uint32_t n_nodes, cap_nodes;
-    uint32_t first[256];  /* the root's children, 0 = none */
+    struct trie trie;     /* value: index of a token + 1 */
     bool longest_overall; /* of overlapping matches the longest wins (GGUF), not the leftmost */
 };
-struct trie_edge {
-    uint64_t key; /* node << 8 | byte, plus one; 0 = free */
-    uint32_t child;
-};
-
 int added_tokens_add(struct added_tokens *a, struct span text, struct added_token token, struct error *err);
 void added_tokens_free(struct added_tokens *a);
 

@@ -11,6 +11,7 @@ void tokenizer_free(struct tokenizer *t) {
         return;
     }
     bpe_free(&t->bpe);
+    unigram_free(&t->unigram);
     vocab_free(&t->vocab);
     added_tokens_free(&t->added);
     added_tokens_free(&t->added_normalized);
@@ -63,6 +64,7 @@ struct encoding {
     struct normalizer_scratch normalizer;
     struct pre_scratch pre;
     struct bpe_scratch bpe;
+    struct unigram_scratch unigram;
     struct fragments fragments, inner;
     struct tokens *out;
 };
@@ -71,14 +73,20 @@ static void encoding_free(struct encoding *e) {
     normalizer_scratch_free(&e->normalizer);
     pre_scratch_free(&e->pre);
     bpe_scratch_free(&e->bpe);
+    free(e->unigram.nodes);
     free(e->fragments.items);
     free(e->inner.items);
+}
+
+static int encode_word(struct encoding *e, const char *word, size_t len, struct error *err) {
+    return e->t->is_unigram ? unigram_encode(&e->t->unigram, &e->unigram, word, len, e->out, err)
+                            : bpe_encode(&e->t->bpe, &e->bpe, word, len, e->out, err);
 }
 
 /* A text without added tokens. */
 static int encode_plain(struct encoding *e, const char *text, size_t len, bool at_start, struct error *err) {
     if (e->t->pre.n == 0) {
-        return bpe_encode(&e->t->bpe, &e->bpe, text, len, e->out, err);
+        return encode_word(e, text, len, err);
     }
     buf_reset(&e->pre.text);
     buf_append(&e->pre.text, text, len);
@@ -90,7 +98,7 @@ static int encode_plain(struct encoding *e, const char *text, size_t len, bool a
     }
     for (size_t i = 0; i < e->pre.words.n; i++) {
         struct word w = e->pre.words.items[i];
-        if (bpe_encode(&e->t->bpe, &e->bpe, e->pre.text.data + w.start, w.len, e->out, err) < 0) {
+        if (encode_word(e, e->pre.text.data + w.start, w.len, err) < 0) {
             return -1;
         }
     }

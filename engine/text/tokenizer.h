@@ -10,6 +10,7 @@
 #include "text/bpe.h"
 #include "text/normalizer.h"
 #include "text/pre_tokenizer.h"
+#include "text/unigram.h"
 #include "text/vocab.h"
 
 #include <inferd/text.h>
@@ -26,7 +27,9 @@ enum decode_start {
 
 struct tokenizer {
     struct vocab vocab;
-    struct bpe bpe;
+    bool is_unigram;
+    struct bpe bpe; /* or */
+    struct unigram unigram;
     struct added_tokens added;            /* looked for in the text as it is */
     struct added_tokens added_normalized; /* looked for after normalizing */
     struct normalizer normalizer;

@@ -172,7 +172,8 @@ static struct span piece_of(struct reader *r, struct span text, bool *byte) {
     return (struct span){out->data, out->len};
 }
 
-static int set_token(struct reader *r, size_t id, struct span text, unsigned flags, struct error *err) {
+/* text: how the model spells it; shown: what the decoder is given. */
+static int set_token(struct reader *r, size_t id, struct span text, struct span shown, unsigned flags, struct error *err) {
     bool byte;
     struct span key = text;
     struct buf spelt = BUF_INIT;
@@ -187,7 +188,7 @@ static int set_token(struct reader *r, size_t id, struct span text, unsigned fla
     if (key.len == 0) {
         flags &= ~(unsigned)TOKEN_ORDINARY;
     }
-    struct span piece = piece_of(r, text, &byte);
+    struct span piece = piece_of(r, shown, &byte);
     int rc = spelt.failed || r->scratch.failed
                  ? error_memory(err)
                  : vocab_set(&r->t->vocab, (uint32_t)id, key, piece, flags | (byte ? TOKEN_BYTE : 0), err);
@@ -202,13 +203,20 @@ static bool flag_of(const cJSON *item, const char *key, bool otherwise) {
     return cJSON_IsBool(flag) ? cJSON_IsTrue(flag) : otherwise;
 }
 
-/* A token that is looked for behind the normalizer is spelt as the normalizer would. */
-static int add_normalized(struct tokenizer *t, struct span text, struct added_token token, struct error *err) {
+/*
+ * A token that is looked for behind the normalizer is spelt as the normalizer would, and decodes to that. Sets the
+ * token's entry in the vocabulary too.
+ */
+static int add_normalized(struct reader *r, struct span text, struct added_token token, unsigned flags, struct error *err) {
     struct normalizer_scratch s = {0};
     buf_append(&s.text, text.data, text.len);
-    int rc = s.text.failed ? error_memory(err) : normalize(&t->normalizer, &s, err);
+    int rc = s.text.failed ? error_memory(err) : normalize(&r->t->normalizer, &s, err);
+    struct span spelt = {s.text.data ? s.text.data : "", s.text.len};
     if (rc == 0) {
-        rc = added_tokens_add(&t->added_normalized, (struct span){s.text.data, s.text.len}, token, err);
+        rc = added_tokens_add(&r->t->added_normalized, spelt, token, err);
+    }
+    if (rc == 0) {
+        rc = set_token(r, (size_t)token.id, text, spelt, flags, err);
     }
     normalizer_scratch_free(&s);
     return rc;
@@ -230,16 +238,12 @@ static int read_added_token(struct reader *r, const cJSON *item, struct error *e
         .rstrip = flag_of(item, "rstrip", false),
         .single_word = flag_of(item, "single_word", false),
     };
-    bool normalized = flag_of(item, "normalized", !token.special);
-    int rc = normalized && r->t->normalizer.n > 0 ? add_normalized(r->t, text, token, err)
-             : normalized                         ? added_tokens_add(&r->t->added_normalized, text, token, err)
-                                                  : added_tokens_add(&r->t->added, text, token, err);
-    if (rc < 0) {
-        return -1;
-    }
     /* Special tokens are out of reach for merges: plain text never gives one. */
     unsigned flags = token.special ? TOKEN_SPECIAL : known >= 0 ? TOKEN_ORDINARY : 0;
-    return set_token(r, (size_t)id, text, flags, err);
+    if (flag_of(item, "normalized", !token.special)) {
+        return add_normalized(r, text, token, flags, err);
+    }
+    return added_tokens_add(&r->t->added, text, token, err) < 0 ? -1 : set_token(r, (size_t)id, text, text, flags, err);
 }
 
 static int set_tokens(struct reader *r, struct error *err) {
@@ -247,7 +251,7 @@ static int set_tokens(struct reader *r, struct error *err) {
         return -1;
     }
     for (size_t id = 0; id < r->n_texts; id++) {
-        if (r->texts[id].data && set_token(r, id, r->texts[id], TOKEN_ORDINARY, err) < 0) {
+        if (r->texts[id].data && set_token(r, id, r->texts[id], r->texts[id], TOKEN_ORDINARY, err) < 0) {
             return -1;
         }
     }
@@ -335,15 +339,16 @@ static bool is_set(const cJSON *model, const char *key) {
            !(cJSON_IsNumber(item) && item->valuedouble == 0);
 }
 
-static void set_byte_ids(struct reader *r) {
+/* The token of each byte: its letter in byte-level vocabularies, else <0xXX> where those are in use. */
+static void set_byte_ids(const struct reader *r, int32_t ids[256]) {
     for (size_t byte = 0; byte < 256; byte++) {
         char text[8];
         if (r->byte_level) {
             text[0] = (char)byte;
-            r->t->bpe.byte_ids[byte] = vocab_find(&r->t->vocab, text, 1);
+            ids[byte] = vocab_find(&r->t->vocab, text, 1);
         } else {
             snprintf(text, sizeof text, "<0x%02X>", (unsigned)byte);
-            r->t->bpe.byte_ids[byte] = r->byte_fallback ? span_index_find(&r->index, text, 6) : -1;
+            ids[byte] = r->byte_fallback ? span_index_find(&r->index, text, 6) : -1;
         }
     }
 }
@@ -372,20 +377,71 @@ static int read_bpe(struct reader *r, const cJSON *model, struct error *err) {
     if (read_merges(r, cJSON_GetObjectItemCaseSensitive(model, "merges"), err) < 0 || set_tokens(r, err) < 0) {
         return -1;
     }
-    set_byte_ids(r);
+    set_byte_ids(r, b->byte_ids);
     return bpe_finish(b, err);
+}
+
+/* ---- Unigram ---- */
+
+/* [["token", score], ...]: the ids are the positions. */
+static int read_scored_vocab(struct reader *r, const cJSON *vocab, double **scores, struct error *err) {
+    size_t n = 0, id = 0;
+    const cJSON *counted;
+    cJSON_ArrayForEach(counted, vocab) {
+        n++;
+    }
+    if (!cJSON_IsArray(vocab) || n == 0 || n > VOCAB_MAX_TOKENS) {
+        return error_set(err, ERROR_MODEL, "'vocab' is missing, empty or too long");
+    }
+    *scores = calloc(n, sizeof **scores);
+    if (!*scores) {
+        return error_memory(err);
+    }
+    if (reserve_texts(r, n, err) < 0) {
+        return -1;
+    }
+    for (const cJSON *item = vocab->child; item; item = item->next, id++) {
+        cJSON *text = cJSON_IsArray(item) ? item->child : NULL;
+        const cJSON *score = text ? text->next : NULL;
+        if (!cJSON_IsString(text) || !cJSON_IsNumber(score)) {
+            return error_set(err, ERROR_MODEL, "token %zu of 'vocab' is not a text with a score", id);
+        }
+        r->texts[id] = text_of(r, text->valuestring);
+        (*scores)[id] = score->valuedouble;
+    }
+    return span_index_build(&r->index, r->texts, r->n_texts, err);
+}
+
+static int read_unigram(struct reader *r, const cJSON *model, struct error *err) {
+    struct unigram *u = &r->t->unigram;
+    double *scores = NULL;
+    int64_t unknown = -1;
+    r->t->is_unigram = true;
+    r->byte_fallback = flag_of(model, "byte_fallback", false);
+    if (read_scored_vocab(r, cJSON_GetObjectItemCaseSensitive(model, "vocab"), &scores, err) < 0 ||
+        json_get_int(model, "unk_id", 0, (int64_t)r->n_texts - 1, &unknown, err) < 0 || set_tokens(r, err) < 0) {
+        free(scores);
+        return -1;
+    }
+    u->unknown_id = (int32_t)unknown;
+    set_byte_ids(r, u->byte_ids);
+    return unigram_build(u, &r->t->vocab, scores, r->n_texts, err);
 }
 
 static int read_model(struct reader *r, struct error *err) {
     const cJSON *model = cJSON_GetObjectItemCaseSensitive(r->root, "model");
     const cJSON *type = cJSON_GetObjectItemCaseSensitive(model, "type");
     const char *name = cJSON_IsString(type) ? type->valuestring : "";
-    bool bpe = strcmp(name, "BPE") == 0 || (!type && cJSON_GetObjectItemCaseSensitive(model, "merges"));
-    if (!bpe) {
-        return error_set(err, ERROR_MODEL, "model: the type '%.60s' is not supported", name);
-    }
+    int rc;
     r->t->bpe.vocab = &r->t->vocab;
-    return read_bpe(r, model, err) < 0 ? error_prefix(err, "model") : 0;
+    if (strcmp(name, "BPE") == 0 || (!type && cJSON_GetObjectItemCaseSensitive(model, "merges"))) {
+        rc = read_bpe(r, model, err);
+    } else if (strcmp(name, "Unigram") == 0) {
+        rc = read_unigram(r, model, err);
+    } else {
+        rc = error_set(err, ERROR_MODEL, "the type '%.60s' is not supported", name);
+    }
+    return rc < 0 ? error_prefix(err, "model") : 0;
 }
 
 static int check_template_ids(const struct tokenizer *t, struct error *err) {
