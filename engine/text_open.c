@@ -196,7 +196,11 @@ static int open_gguf(const struct model_file *f, struct text *t, struct error *e
     if (copy_piece(t, t->bos_id, &t->bos_text, err) < 0 || copy_piece(t, eos_id, &t->eos_text, err) < 0) {
         return -1;
     }
-    return copy_string(f, "tokenizer.chat_template", &t->chat_template, err);
+    struct meta_string source;
+    if (model_file_get_string(f, "tokenizer.chat_template", &source) && source.len > 0) {
+        return text_set_chat_template(t, source.data, source.len, err);
+    }
+    return 0;
 }
 
 /* ---- tokenizer.json and what lies beside it ---- */
@@ -270,7 +274,7 @@ static int use_tokenizer_config(struct text *t, const cJSON *config, struct erro
     if ((bos && copy_text(bos, &t->bos_text, err) < 0) || (eos && copy_text(eos, &t->eos_text, err) < 0)) {
         return -1;
     }
-    return source ? copy_text(source, &t->chat_template, err) : 0;
+    return source ? text_set_chat_template(t, source, strlen(source), err) : 0;
 }
 
 /* "bos_token_id", and "eos_token_id": a number or a list. */
@@ -301,16 +305,9 @@ static int use_template_file(struct text *t, const char *folder, struct error *e
     if (file_map_open(path, &map, err) < 0) {
         return -1;
     }
-    int rc = 0;
-    if (map.size > 0 && memchr(map.data, '\0', map.size)) {
-        rc = error_set(err, ERROR_MODEL, "%s: holds a NUL character", path);
-    } else {
-        free(t->chat_template);
-        t->chat_template = strndup(map.data ? (const char *)map.data : "", map.size);
-        rc = t->chat_template ? 0 : error_memory(err);
-    }
+    int rc = text_set_chat_template(t, map.data ? (const char *)map.data : "", map.size, err);
     file_map_close(&map);
-    return rc;
+    return rc < 0 ? error_prefix(err, "%s", path) : 0;
 }
 
 static int use_json_files(struct text *t, const char *folder, struct error *err) {
@@ -329,7 +326,7 @@ static int use_json_files(struct text *t, const char *folder, struct error *err)
             return -1;
         }
         const char *source = json && !files[i].use ? template_of(json) : NULL;
-        int rc = json && files[i].use ? files[i].use(t, json, err) : source ? copy_text(source, &t->chat_template, err) : 0;
+        int rc = json && files[i].use ? files[i].use(t, json, err) : source ? text_set_chat_template(t, source, strlen(source), err) : 0;
         cJSON_Delete(json);
         if (rc < 0) {
             return error_prefix(err, "%s/%s", folder, files[i].name);

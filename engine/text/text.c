@@ -1,3 +1,4 @@
+#include "text/jinja/jinja.h"
 #include "text/text_impl.h"
 
 #include <stdlib.h>
@@ -7,6 +8,7 @@ void text_free(struct text *t) {
     if (t) {
         tokenizer_free(t->tokenizer);
         free(t->chat_template);
+        jinja_free(t->chat);
         free(t->bos_text);
         free(t->eos_text);
         free(t);

@@ -8,9 +8,14 @@
 
 #define TEXT_MAX_EOS 32
 
+struct jinja;
+
 struct text {
     struct tokenizer *tokenizer; /* owned */
     char *chat_template;         /* source, NUL-terminated, owned; NULL if none */
+    struct jinja *chat;          /* the same compiled, owned */
+    bool chat_takes_parts;       /* content may be a list of text parts */
+    bool chat_takes_strings;     /* content may be a string */
     char *bos_text, *eos_text;   /* what the chat template sees as bos_token and eos_token; owned, NULL if none */
     int32_t bos_id;              /* -1 if none */
     int32_t eos_ids[TEXT_MAX_EOS];

@@ -28,6 +28,12 @@ bool text_adds_bos(const struct text *t);                 /* does add_special pu
 bool text_has_chat_template(const struct text *t);
 const char *text_chat_template(const struct text *t);     /* the source, NUL-terminated, NULL if none */
 
+/*
+ * Give the model this chat template in place of its own; before `t` is shared. ERROR_MODEL if it does not compile (the
+ * one before stays).
+ */
+int text_set_chat_template(struct text *t, const char *source, size_t len, struct error *err);
+
 /* A growable array of token ids. */
 struct tokens {
     int32_t *ids; /* [n], owned */
@@ -111,6 +117,8 @@ struct chat_request {
     size_t messages_len;
     const char *tools_json; /* array or NULL */
     size_t tools_len;
+    const char *documents_json; /* array or NULL */
+    size_t documents_len;
     const char *kwargs_json; /* object of further template variables or NULL */
     size_t kwargs_len;
     bool add_generation_prompt;
@@ -121,8 +129,18 @@ struct chat_request {
 /*
  * Render the chat template. A template that refuses (raise_exception), runs out of its budget of steps,
  * output or time, or meets a type error gives ERROR_INVALID with the template's message. Content given as
- * a list of {"type":"text"} parts is joined to a string for templates that expect strings.
+ * a list of {"type":"text"} parts is joined to a string (by line ends, as vLLM and llama.cpp do) for templates that
+ * expect strings. continue_final_message leaves the text of the final message open at its end, whatever the template
+ * would put behind it; not together with add_generation_prompt. Nothing is appended on failure.
  */
 int text_render_chat(const struct text *t, const struct chat_request *r, struct marked_text *out, struct error *err);
+
+/*
+ * Render a template that belongs to no model, with these bos_token and eos_token (NULL: not defined) and the messages
+ * exactly as they are (a list of parts stays one): what the reference libraries would give, for comparing with them.
+ * continue_final_message is not looked at. messages_json NULL: the variable is not passed.
+ */
+int text_render_template(const char *source, size_t len, const char *bos_token, const char *eos_token,
+                         const struct chat_request *r, struct marked_text *out, struct error *err);
 
 #endif
