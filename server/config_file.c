@@ -60,11 +60,11 @@ static char *read_line(char *str, int num, void *stream) {
 /* The value of a line that was too long for inih, by its rules: from '=' or ':' up to a blank and ';', trimmed. */
 static char *long_value(struct file_reader *r) {
     char *v = r->line + strcspn(r->line, "=:") + 1;
-    v += strspn(v, " \t");
     char *end = v;
-    while (*end && !(*end == ';' && end > v && isspace((unsigned char)end[-1]))) {
+    while (*end && !(*end == ';' && isspace((unsigned char)end[-1]))) {
         end++;
     }
+    v += strspn(v, " \t");
     while (end > v && isspace((unsigned char)end[-1])) {
         end--;
     }

@@ -2,6 +2,7 @@
 #include "cmd/cmd.h"
 #include "server.h"
 
+#include <inferd/log.h>
 #include <stdio.h>
 
 struct serve_options {
@@ -36,6 +37,9 @@ static int serve(const struct serve_options *o, const struct config *c, struct e
     if (o->check_config) {
         puts("The settings are good.");
         return 0;
+    }
+    if (!config_host_is_loopback(c->host) && !c->api_key[0] && !c->api_keys_file[0]) {
+        log_warn("anybody who can reach %s can use this server: there are no keys", c->host);
     }
     return server_run(c, err);
 }
