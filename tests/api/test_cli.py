@@ -275,7 +275,7 @@ def test_chat_in_a_pipe_prints_the_answer_alone():
 def test_chat_keeps_the_conversation_and_drops_what_has_no_room():
     arguments = ["chat", MODEL, "--seed", "1", "--max-tokens", "8", "--ctx", "256"]
     question = "Please repeat after me: one two three four five six seven eight nine ten\n"
-    done = run(*arguments, stdin=question * 10)  # 10 * 30 tokens do not fit into 256
+    done = run(*arguments, stdin=question * 7)  # 7 * 40 tokens do not fit into 256
     assert done.returncode == 0 and done.err == ""
     refused(run(*arguments, stdin="word " * 2000), 1, "the message has", "256")
 
@@ -362,12 +362,11 @@ def test_chat_on_a_terminal(terminal):
 
 
 def test_ctrl_c_stops_the_answer_and_not_the_program(terminal):
-    terminal.type("Write a very long story about a ship, with many chapters.\n")
-    terminal.expect(r"\n[^\n]*\w+ \w+ \w+")  # it streams
-    terminal.type("\x03")
-    terminal.expect(r"stopped\).*\n> ", seconds=10)
-    terminal.type("Hi\n")
-    terminal.expect(r"tokens.*\n> ")
+    for _ in range(2):
+        terminal.type("Write a very long story about a ship, with many chapters.\n")
+        terminal.expect(r"\n[^\n]*\w+ \w+ \w+")  # it streams
+        terminal.type("\x03")
+        terminal.expect(r"stopped\).*\n> ", seconds=10)
     terminal.type("\x04")
     assert terminal.wait() == 0
 
