@@ -1,0 +1,191 @@
+/*
+ * Every architecture against an independent implementation: test_tiny EXPECTED.json. EXPECTED holds configurations,
+ * tensor names and logits that make_tiny.py recorded from transformers in F32. The weights are rebuilt here from their formula and
+ * written as a safetensors model, in F32, F16 and BF16 by turns (the values are exact in all three).
+ */
+#include "../unit/gguf_build.h"
+#include "runner.h"
+
+#include <inferd/json.h>
+
+#include <cjson/cJSON.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define LIMIT 5e-4 /* relative, in the 2-norm; the reference rounds K and V to F16 as the KV cache does, all else is F32 */
+
+static const cJSON *get(const cJSON *object, const char *key) {
+    return cJSON_GetObjectItemCaseSensitive(object, key);
+}
+
+/* make_tiny.py's `values` */
+static float value(uint64_t tensor, uint64_t i, int exponent) {
+    uint64_t z = ((tensor << 32) + i) * 0x9E3779B97F4A7C15u;
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
+    z ^= z >> 31;
+    return ldexpf((float)(int8_t)(z >> 56), exponent);
+}
+
+/* Exact for the values here: at most 8 significant bits, magnitudes of 2^-9 to 2. */
+static uint16_t half_of(float x) {
+    int e;
+    float m = frexpf(fabsf(x), &e); /* x = m * 2^e, m in [0.5, 1) */
+    uint16_t sign = x < 0 ? 0x8000 : 0;
+    return x == 0 ? sign : (uint16_t)(sign | (e + 14) << 10 | ((int)ldexpf(m, 11) & 1023));
+}
+
+static void put_value(struct buf *b, int type, float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    switch (type) {
+    case 0:
+        put_le(b, bits, 4);
+        break;
+    case 1:
+        put_le(b, half_of(x), 2);
+        break;
+    default:
+        put_le(b, bits >> 16, 2);
+    }
+}
+
+static bool write_model(const char *folder, const cJSON *c) {
+    static const char *const types[] = {"F32", "F16", "BF16"};
+    struct buf header = BUF_INIT, data = BUF_INIT, file = BUF_INIT;
+    uint64_t k = 1;
+    const cJSON *t;
+    buf_putc(&header, '{');
+    cJSON_ArrayForEach(t, get(c, "tensors")) {
+        const char *name = cJSON_GetArrayItem(t, 0)->valuestring;
+        char *shape = cJSON_PrintUnformatted(cJSON_GetArrayItem(t, 1));
+        int exponent = cJSON_GetArrayItem(t, 2)->valueint, type = (int)(k % 3);
+        float add = (float)cJSON_GetArrayItem(t, 3)->valuedouble;
+        size_t n = 1, begin = data.len;
+        const cJSON *dim;
+        cJSON_ArrayForEach(dim, cJSON_GetArrayItem(t, 1)) {
+            n *= (size_t)dim->valueint;
+        }
+        for (size_t i = 0; i < n; i++) {
+            put_value(&data, add != 0 ? 0 : type, value(k, i, exponent) + add);
+        }
+        buf_printf(&header, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[%zu,%zu]}", k == 1 ? "" : ",", name,
+                   types[add != 0 ? 0 : type], shape, begin, data.len);
+        free(shape);
+        k++;
+    }
+    buf_putc(&header, '}');
+    while (header.len % 8 != 0) {
+        buf_putc(&header, ' ');
+    }
+    put_u64(&file, header.len);
+    buf_append(&file, header.data, header.len);
+    buf_append(&file, data.data, data.len);
+    char *config = cJSON_PrintUnformatted(get(c, "config"));
+    bool ok = write_file(folder, "model.safetensors", file.data, file.len) && write_file(folder, "config.json", config, strlen(config));
+    free(config);
+    buf_free(&header);
+    buf_free(&data);
+    buf_free(&file);
+    return ok;
+}
+
+struct comparison {
+    const cJSON *positions;
+    size_t vocab;
+    int at;
+    double worst;
+};
+
+static void compare(void *arg, size_t position, const float *logits) {
+    struct comparison *c = arg;
+    const cJSON *expected = cJSON_GetArrayItem(c->positions, c->at);
+    if (!expected || (size_t)get(expected, "at")->valueint != position) {
+        return;
+    }
+    double difference = 0, norm = 0;
+    const cJSON *want = get(expected, "logits")->child;
+    for (size_t i = 0; i < c->vocab && want; i++, want = want->next) {
+        difference += ((double)logits[i] - want->valuedouble) * ((double)logits[i] - want->valuedouble);
+        norm += want->valuedouble * want->valuedouble;
+    }
+    double relative = sqrt(difference / norm);
+    c->worst = relative > c->worst || isnan(relative) ? relative : c->worst;
+    c->at++;
+}
+
+static int check_case(const char *folder, const cJSON *c, const char *variant) {
+    struct engine_config config;
+    struct runner r;
+    struct error err;
+    int32_t ids[512];
+    size_t n = 0;
+    const cJSON *id;
+    cJSON_ArrayForEach(id, get(c, "ids")) {
+        ids[n++] = id->valueint;
+    }
+    engine_config_default(&config);
+    config.model = folder;
+    config.threads = 2;
+    config.cpu_variant = variant;
+    config.kv_tokens = 128;
+    if (!write_model(folder, c) || runner_open(&r, &config, 64, &err) < 0) {
+        printf("FAIL %s: %s\n", get(c, "name")->valuestring, err.message);
+        return 1;
+    }
+    static const size_t chunks[] = {64, 7, 1};
+    int failures = 0;
+    for (size_t i = 0; i < 3; i++) {
+        struct comparison got = {.positions = get(c, "positions"), .vocab = r.decoder.config.vocab_size};
+        if (runner_evaluate(&r, ids, n, chunks[i], compare, &got, &err) < 0 || got.at != cJSON_GetArraySize(got.positions) ||
+            !(got.worst < LIMIT)) {
+            printf("FAIL %s in chunks of %zu: relative difference of the logits %g\n", get(c, "name")->valuestring, chunks[i], got.worst);
+            failures++;
+        } else if (i == 0) {
+            printf("%s (%s): %.1e\n", get(c, "name")->valuestring, r.backend_info.variant, got.worst);
+        }
+    }
+    runner_close(&r);
+    return failures;
+}
+
+static char *read_file(const char *path, size_t *len) {
+    FILE *f = fopen(path, "rb");
+    char *data = malloc(1 << 20);
+    *len = f && data ? fread(data, 1, 1 << 20, f) : 0;
+    if (f) {
+        fclose(f);
+    }
+    return data;
+}
+
+int main(int argc, char **argv) {
+    char folder[] = "/tmp/inferd-tiny-XXXXXX", path[64];
+    size_t len = 0;
+    struct error err;
+    cJSON *cases;
+    char *json = argc > 1 ? read_file(argv[1], &len) : NULL;
+    if (!json || json_parse(json, len, NULL, &cases, &err) < 0 || !mkdtemp(folder)) {
+        fprintf(stderr, "usage: test_tiny EXPECTED.json\n");
+        return 2;
+    }
+    free(json);
+    int failures = cJSON_GetArraySize(cases) == 0;
+    const cJSON *c;
+    cJSON_ArrayForEach(c, cases) {
+        failures += check_case(folder, c, "generic");
+        failures += check_case(folder, c, NULL);
+    }
+    static const char *const names[] = {"model.safetensors", "config.json"};
+    for (size_t i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+        unlink(path);
+    }
+    rmdir(folder);
+    cJSON_Delete(cases);
+    printf("%d failures\n", failures);
+    return failures != 0;
+}
