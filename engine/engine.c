@@ -179,6 +179,7 @@ static void schedule(struct engine *e) {
             event_ring_push(&e->events, new_event(e, sch->scheduled[i], ENGINE_EVENT_STARTED));
         }
     }
+    event_ring_notify(&e->events); /* a long prefill is known to run while it does */
     atomic_store_explicit(&e->counters.preemptions, sch->preemptions, memory_order_relaxed);
     publish_gauges(e);
 }

@@ -107,7 +107,7 @@ command_test() {
     configure build-asan --buildtype debugoptimized -Db_sanitize=address,undefined -Db_lundef=false
     compile build-asan
     run_native build-asan ' (asan, ubsan)' --timeout-multiplier 4 --no-suite borders --no-suite bootstrap
-    run_api build-asan ' (asan, ubsan)'
+    INFERD_TEST_SLOW=5 run_api build-asan ' (asan, ubsan)'
 
     # another compiler's warnings and code
     CC=clang configure build-clang --buildtype debug

@@ -114,9 +114,9 @@ def test_leaving_while_waiting_and_while_prefilling(start):
     busy.close()
     d.wait_idle()
     prefilling = d.open_stream("word " * 1500, max_tokens=5)
-    wait_for(lambda: d.gauge("requests_running") == 1, 5, "the long prompt is taken", every=0.002)
+    wait_for(lambda: d.gauge("requests_running") == 1, 20, "the long prompt is taken", every=0.002)
     prefilling.close()
-    d.wait_idle()
+    d.wait_idle(20)
 
 
 def test_characters_come_whole(daemon):
