@@ -19,7 +19,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#define EVENTS_A_TURN 1024   /* then HTTP gets its turn */
+#define EVENTS_A_TURN 256   /* then HTTP gets its turn */
 #define LAST_WORDS_MS 5000   /* to write out the errors that end a drain */
 #define ENGINE_STOP_MS 60000 /* for the step that runs when everything else has ended */
 
