@@ -17,9 +17,11 @@ int sampler_init(struct sampler *s, size_t vocab_size, struct error *err) {
     struct sampler made = {.vocab_size = vocab_size};
     made.z = calloc(vocab_size, sizeof *made.z);
     made.e = calloc(vocab_size, sizeof *made.e);
+    made.chunk_max = calloc(sampler_n_chunks(vocab_size), sizeof *made.chunk_max);
+    made.chunk_sum = calloc(sampler_n_chunks(vocab_size), sizeof *made.chunk_sum);
     made.kept = calloc(vocab_size, sizeof *made.kept);
     made.counts = calloc(vocab_size, sizeof *made.counts);
-    if (!made.z || !made.e || !made.kept || !made.counts) {
+    if (!made.z || !made.e || !made.chunk_max || !made.chunk_sum || !made.kept || !made.counts) {
         sampler_destroy(&made);
         return error_memory(err);
     }
@@ -31,6 +33,8 @@ void sampler_destroy(struct sampler *s) {
     if (s) {
         free(s->z);
         free(s->e);
+        free(s->chunk_max);
+        free(s->chunk_sum);
         free(s->kept);
         free(s->counts);
         *s = (struct sampler){0};
@@ -87,9 +91,19 @@ static const float *modify(struct sampler *s, const struct sample_input *in) {
     return s->z;
 }
 
-static int32_t first_with_key(const float *z, size_t n, uint32_t key) {
-    size_t i = 0;
-    while (i + 1 < n && sampler_key(z[i]) != key) {
+/* One past the last id of chunk c. */
+static size_t chunk_end(const struct sampler *s, size_t c) {
+    size_t end = (c + 1) * SAMPLER_CHUNK;
+    return end < s->vocab_size ? end : s->vocab_size;
+}
+
+static int32_t first_with_key(const struct sampler *s, const float *z, uint32_t key) {
+    size_t c = 0;
+    while (s->chunk_max[c] != key) {
+        c++;
+    }
+    size_t i = c * SAMPLER_CHUNK;
+    while (i + 1 < chunk_end(s, c) && sampler_key(z[i]) != key) {
         i++;
     }
     return (int32_t)i;
@@ -151,21 +165,92 @@ static uint64_t total_weight(const struct candidate *c, size_t n) {
     return total;
 }
 
-static int32_t draw_filtered(struct sampler *s, const float *z, const struct sampling *p, uint64_t random) {
+/* What a draw is made from: the logits, and how they become probabilities. */
+struct shape {
+    const float *z;
+    float z_max, scale;
+    float min_p;
+};
+
+/* A key that at least k tokens reach: the k-th largest of the chunks' largest. 0 when there are fewer chunks. */
+static uint32_t key_reached_by(struct sampler *s, size_t k) {
+    size_t n = sampler_n_chunks(s->vocab_size);
+    if (k > n) {
+        return 0;
+    }
+    for (size_t c = 0; c < n; c++) {
+        s->kept[c] = (struct candidate){(int32_t)c, s->chunk_max[c], 1};
+    }
+    n = keep_best(s, n, k, UINT64_MAX);
+    uint32_t least = UINT32_MAX;
+    for (size_t i = 0; i < n; i++) {
+        least = s->kept[i].key < least ? s->kept[i].key : least;
+    }
+    return least;
+}
+
+/* Candidates: tokens whose key and probability reach the floors. Chunks that hold none are passed over. */
+static size_t gather(struct sampler *s, const struct shape *shape, uint32_t key_floor, float floor) {
     size_t n = 0;
-    for (size_t i = 0; i < s->vocab_size; i++) {
-        uint64_t weight = sampler_weight(s->e[i]);
-        if (weight > 0 && s->e[i] >= p->min_p) {
-            s->kept[n++] = (struct candidate){(int32_t)i, sampler_key(z[i]), weight};
+    for (size_t c = 0; c < sampler_n_chunks(s->vocab_size); c++) {
+        float best = sampler_exp2((sampler_float_of_key(s->chunk_max[c]) - shape->z_max) * shape->scale);
+        if (s->chunk_max[c] < key_floor || best < floor) {
+            continue;
+        }
+        for (size_t i = c * SAMPLER_CHUNK; i < chunk_end(s, c); i++) {
+            uint32_t key = sampler_key(shape->z[i]);
+            float e = key < key_floor ? 0.0f : sampler_exp2((shape->z[i] - shape->z_max) * shape->scale);
+            uint64_t weight = sampler_weight(e);
+            if (weight > 0 && e >= floor && e >= shape->min_p) {
+                s->kept[n++] = (struct candidate){(int32_t)i, key, weight};
+            }
         }
     }
-    if (p->top_k > 0 && (size_t)p->top_k < n) {
-        n = keep_best(s, n, (size_t)p->top_k, UINT64_MAX);
+    return n;
+}
+
+/* top_p alone, s->e and s->chunk_sum filled: candidates are the tokens above a floor that sinks until they hold `want`. */
+static size_t gather_mass(struct sampler *s, const struct shape *shape, uint64_t want) {
+    for (float floor = 1.0f / 16;; floor *= 1.0f / 16) {
+        bool all = floor * SAMPLER_WEIGHT_ONE < 1.0f;
+        uint64_t weight_floor = all ? 1 : sampler_weight(floor), mass = 0;
+        size_t n = 0;
+        for (size_t c = 0; c < sampler_n_chunks(s->vocab_size); c++) {
+            for (size_t i = c * SAMPLER_CHUNK; s->chunk_sum[c] >= weight_floor && i < chunk_end(s, c); i++) {
+                uint64_t weight = sampler_weight(s->e[i]);
+                if (weight >= weight_floor) {
+                    s->kept[n++] = (struct candidate){(int32_t)i, sampler_key(shape->z[i]), weight};
+                    mass += weight;
+                }
+            }
+        }
+        if (all || mass >= want) {
+            return n;
+        }
+    }
+}
+
+static uint64_t share(uint64_t total, float p) {
+    uint64_t want = (uint64_t)((double)total * (double)p);
+    return want > 0 ? want : 1;
+}
+
+static int32_t draw_filtered(struct sampler *s, const struct shape *shape, const struct sampling *p, uint64_t random) {
+    size_t n;
+    if (p->top_k > 0 && (size_t)p->top_k < s->vocab_size) {
+        n = gather(s, shape, key_reached_by(s, (size_t)p->top_k), 0);
+        n = (size_t)p->top_k < n ? keep_best(s, n, (size_t)p->top_k, UINT64_MAX) : n;
+    } else if (p->min_p > 0.0f) {
+        n = gather(s, shape, 0, p->min_p);
+    } else {
+        uint64_t total = sampler_exp(s->e, shape->z, s->vocab_size, shape->z_max, shape->scale, s->chunk_sum);
+        n = gather_mass(s, shape, share(total, p->top_p));
+        n = keep_best(s, n, n, share(total, p->top_p));
     }
     uint64_t total = total_weight(s->kept, n);
-    if (p->top_p < 1.0f) {
-        uint64_t want = (uint64_t)((double)total * (double)p->top_p);
-        n = keep_best(s, n, n, want > 0 ? want : 1);
+    bool cut_already = p->top_k <= 0 && p->min_p <= 0.0f;
+    if (p->top_p < 1.0f && !cut_already) {
+        n = keep_best(s, n, n, share(total, p->top_p));
         total = total_weight(s->kept, n);
     }
     uint64_t target = sampler_scale_random(random, total), sum = 0;
@@ -176,14 +261,15 @@ static int32_t draw_filtered(struct sampler *s, const float *z, const struct sam
     return s->kept[i].id;
 }
 
-static int32_t draw_all(struct sampler *s, uint64_t random) {
-    uint64_t total = 0;
-    for (size_t i = 0; i < s->vocab_size; i++) {
-        total += sampler_weight(s->e[i]);
-    }
+static int32_t draw_all(struct sampler *s, const struct shape *shape, uint64_t random) {
+    uint64_t total = sampler_exp(s->e, shape->z, s->vocab_size, shape->z_max, shape->scale, s->chunk_sum);
     uint64_t target = sampler_scale_random(random, total), sum = 0;
-    size_t i = 0;
-    while (i + 1 < s->vocab_size && (sum += sampler_weight(s->e[i])) <= target) {
+    size_t c = 0;
+    while (sum + s->chunk_sum[c] <= target) {
+        sum += s->chunk_sum[c++];
+    }
+    size_t i = c * SAMPLER_CHUNK;
+    while (i + 1 < chunk_end(s, c) && (sum += sampler_weight(s->e[i])) <= target) {
         i++;
     }
     return (int32_t)i;
@@ -200,24 +286,24 @@ static void insert_top(struct token_logprob *top, size_t n, int32_t id, float z)
 }
 
 /* log softmax of the unmodified logits: z - z_max - ln(sum), the sum in whole 2^-40. */
-static void fill_logprobs(struct sampler *s, const struct sample_input *in, float z_max, struct sample *out) {
-    sampler_exp(s->e, in->logits, s->vocab_size, z_max, SAMPLER_LOG2E);
-    uint64_t total = 0;
-    for (size_t i = 0; i < s->vocab_size; i++) {
-        total += sampler_weight(s->e[i]);
-    }
+static void fill_logprobs(struct sampler *s, const struct sample_input *in, struct sample *out) {
+    bool finite;
+    float z_max = sampler_float_of_key(sampler_max(in->logits, s->vocab_size, s->chunk_max, &finite));
+    uint64_t total = sampler_exp(s->e, in->logits, s->vocab_size, z_max, SAMPLER_LOG2E, s->chunk_sum);
     double log_sum = (double)z_max + log((double)total / (double)SAMPLER_WEIGHT_ONE);
     out->logprob = (float)((double)in->logits[out->token] - log_sum);
 
     size_t want = (size_t)in->sampling->n_logprobs, n = 0;
-    if (want > s->vocab_size) {
-        want = s->vocab_size;
-    }
-    for (size_t i = 0; i < s->vocab_size && want > 0; i++) {
-        if (n < want) {
-            insert_top(out->top, n++, (int32_t)i, in->logits[i]);
-        } else if (in->logits[i] > out->top[want - 1].logprob) {
-            insert_top(out->top, want - 1, (int32_t)i, in->logits[i]);
+    for (size_t c = 0; c < sampler_n_chunks(s->vocab_size) && want > 0; c++) {
+        if (n == want && s->chunk_max[c] <= sampler_key(out->top[n - 1].logprob)) {
+            continue;
+        }
+        for (size_t i = c * SAMPLER_CHUNK; i < chunk_end(s, c); i++) {
+            if (n < want) {
+                insert_top(out->top, n++, (int32_t)i, in->logits[i]);
+            } else if (in->logits[i] > out->top[n - 1].logprob) {
+                insert_top(out->top, n - 1, (int32_t)i, in->logits[i]);
+            }
         }
     }
     for (size_t i = 0; i < n; i++) {
@@ -226,25 +312,18 @@ static void fill_logprobs(struct sampler *s, const struct sample_input *in, floa
     out->n_top = (uint16_t)n;
 }
 
-static float float_of_key(uint32_t key) {
-    uint32_t bits = key & 0x80000000u ? key & 0x7fffffffu : ~key;
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
 enum sample_result sampler_sample(struct sampler *s, const struct sample_input *in, struct sample *out) {
-    uint32_t raw_max_key;
-    if (!sampler_max_finite(in->logits, s->vocab_size, &raw_max_key)) {
+    bool finite;
+    uint32_t max_key = sampler_max(in->logits, s->vocab_size, s->chunk_max, &finite);
+    if (!finite) {
         return SAMPLE_NONFINITE;
     }
     const struct sampling *p = in->sampling;
     const float *z = modify(s, in);
-    uint32_t max_key = raw_max_key;
     if (z != in->logits) {
-        sampler_max(z, s->vocab_size, &max_key);
+        max_key = sampler_max(z, s->vocab_size, s->chunk_max, &finite); /* masked ones are infinite */
     }
-    float z_max = float_of_key(max_key);
+    float z_max = sampler_float_of_key(max_key);
     if (z_max == -INFINITY) {
         return SAMPLE_NO_TOKEN;
     }
@@ -253,15 +332,15 @@ enum sample_result sampler_sample(struct sampler *s, const struct sample_input *
     }
     struct sample made = {0};
     if (p->temperature < GREEDY_BELOW) {
-        made.token = first_with_key(z, s->vocab_size, max_key);
+        made.token = first_with_key(s, z, max_key);
     } else {
-        sampler_exp(s->e, z, s->vocab_size, z_max, SAMPLER_LOG2E / p->temperature);
+        struct shape shape = {.z = z, .z_max = z_max, .scale = SAMPLER_LOG2E / p->temperature, .min_p = p->min_p};
         uint64_t random = sampler_random(in->seed, in->position, p->choice);
         bool filtered = p->top_k > 0 || p->top_p < 1.0f || p->min_p > 0.0f;
-        made.token = filtered ? draw_filtered(s, z, p, random) : draw_all(s, random);
+        made.token = filtered ? draw_filtered(s, &shape, p, random) : draw_all(s, &shape, random);
     }
     if (p->n_logprobs >= 0) {
-        fill_logprobs(s, in, float_of_key(raw_max_key), &made);
+        fill_logprobs(s, in, &made);
     }
     *out = made;
     return SAMPLE_OK;

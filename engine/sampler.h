@@ -8,7 +8,7 @@
  *   one choice by a random number that depends on (seed, position, choice) alone.
  *
  * Equal logits at an edge of top_k or top_p are kept by lowest id. Logprobs are those of the unmodified logits.
- * Engine thread only; nothing allocates after sampler_init. Cost: a few walks over the vocabulary, no sort.
+ * Engine thread only; nothing allocates after sampler_init. Cost: one or two walks over the vocabulary, no sort.
  */
 #ifndef INFERD_SAMPLER_H
 #define INFERD_SAMPLER_H
@@ -27,6 +27,8 @@ struct sampler {
     size_t vocab_size;
     float *z;               /* [vocab_size] logits after bias, masks and penalties */
     float *e;               /* [vocab_size] probability over the best token's */
+    uint32_t *chunk_max;    /* [chunks] largest key of each SAMPLER_CHUNK ids */
+    uint64_t *chunk_sum;    /* [chunks] sum of their weights */
     struct candidate *kept; /* [vocab_size] in order of id */
     int32_t *counts;        /* [vocab_size] zero between calls */
     uint64_t bucket_mass[SAMPLER_BUCKETS];

@@ -20,11 +20,16 @@
 #define SAMPLER_INLINE static inline __attribute__((always_inline))
 
 /*
- * 2^x for x <= 0, 0 below -126. x = n + f with f in [-1/2, 1/2]; 2^f by its Taylor series (coefficients ln(2)^k / k!,
- * remainder below 2^-27) and 2^n put into the exponent.
+ * 2^x for x <= 0; below -126 it stays 2^-126, whose weight is 0. x = n + f with f in [-1/2, 1/2]; 2^f by its Taylor series
+ * (coefficients ln(2)^k / k!, remainder below 2^-27) and 2^n put into the exponent.
  */
 SAMPLER_INLINE float sampler_exp2(float x) {
-    float y = x < -126.0f ? -126.0f : x;
+    /* Clamped by its bits (-126 is 0xC2FC0000): a comparison of floats keeps compilers from using vectors. */
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    bits = bits < 0xC2FC0000u ? bits : 0xC2FC0000u;
+    float y, scale;
+    memcpy(&y, &bits, sizeof y);
     float n = (y + 12582912.0f) - 12582912.0f; /* 1.5 * 2^23: round to nearest whole */
     float f = y - n;
     float p = 1.52527339e-5f;
@@ -35,11 +40,9 @@ SAMPLER_INLINE float sampler_exp2(float x) {
     p = SAMPLER_FMA(p, f, 2.40226507e-1f);
     p = SAMPLER_FMA(p, f, 6.93147181e-1f);
     p = SAMPLER_FMA(p, f, 1.0f);
-    int32_t bits = ((int32_t)n + 127) << 23;
-    float scale;
+    bits = (uint32_t)((int32_t)n + 127) << 23;
     memcpy(&scale, &bits, sizeof scale);
-    float r = p * scale;
-    return x < -126.0f ? 0.0f : r;
+    return p * scale;
 }
 
 SAMPLER_INLINE uint64_t sampler_weight(float relative_probability) {
@@ -52,6 +55,14 @@ SAMPLER_INLINE uint32_t sampler_key(float x) {
     uint32_t bits;
     memcpy(&bits, &canonical, sizeof bits);
     return bits ^ ((uint32_t)((int32_t)bits >> 31) | 0x80000000u);
+}
+
+/* The float that has this key (+0 for both zeros). */
+SAMPLER_INLINE float sampler_float_of_key(uint32_t key) {
+    uint32_t bits = key & 0x80000000u ? key & 0x7fffffffu : ~key;
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
 }
 
 /*

@@ -1,4 +1,8 @@
-/* The sampler's walks over the whole vocabulary, compiled for the processor's vector width; the results are the same bits. */
+/*
+ * The sampler's walks over the whole vocabulary, compiled for the processor's vector width; the results are the same bits
+ * on every processor. Both leave a summary of each SAMPLER_CHUNK ids behind, so that what comes after can pass over
+ * the chunks that do not matter.
+ */
 #ifndef INFERD_SAMPLER_PASSES_H
 #define INFERD_SAMPLER_PASSES_H
 
@@ -6,11 +10,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The largest of z[0..n) as a key (sampler_key); false if one of them is NaN or infinite. */
-bool sampler_max_finite(const float *z, size_t n, uint32_t *max_key);
-/* The same, where -infinity marks a masked token and is allowed. */
-void sampler_max(const float *z, size_t n, uint32_t *max_key);
-/* e[i] = 2^((z[i] - z_max) * scale), in (0, 1] or 0 */
-void sampler_exp(float *e, const float *z, size_t n, float z_max, float scale);
+#define SAMPLER_CHUNK 64
+
+static inline size_t sampler_n_chunks(size_t n) {
+    return (n + SAMPLER_CHUNK - 1) / SAMPLER_CHUNK;
+}
+
+/* The largest key (sampler_key) of z[0..n) and of each chunk; *finite: no z is NaN or infinite. */
+uint32_t sampler_max(const float *z, size_t n, uint32_t *chunk_max, bool *finite);
+
+/* e[i] = 2^((z[i] - z_max) * scale), in (0, 1]; the sum of their weights (sampler_weight), and of each chunk. */
+uint64_t sampler_exp(float *e, const float *z, size_t n, float z_max, float scale, uint64_t *chunk_sum);
 
 #endif

@@ -35,37 +35,53 @@ Test(sampler, exp2_against_the_library) {
             double e = fabs(got - want) / want;
             worst = e > worst ? e : worst;
         } else {
-            cr_assert_eq(got, 0);
+            cr_assert_eq(sampler_weight((float)got), 0);
         }
     }
     cr_assert_lt(worst, 2e-7);
     cr_assert_eq(sampler_exp2(0), 1);
     cr_assert_eq(sampler_exp2(-1), 0.5f);
-    cr_assert_eq(sampler_exp2(-INFINITY), 0);
+    cr_assert_eq(sampler_weight(sampler_exp2(-INFINITY)), 0);
 }
 
+#define MOST 200
+
 Test(sampler, vector_passes_give_the_same_bits_as_one_by_one) {
-    float z[77], e[77];
+    float z[MOST], e[MOST];
+    uint32_t chunk_max[MOST / SAMPLER_CHUNK + 1];
+    uint64_t chunk_sum[MOST / SAMPLER_CHUNK + 1];
+    bool finite;
     srand(3);
-    for (size_t i = 0; i < 77; i++) {
+    for (size_t i = 0; i < MOST; i++) {
         z[i] = (float)(rand() % 20000) * 0.003f - 30.0f;
     }
-    for (size_t n = 1; n <= 77; n++) {
-        float max = z[0];
-        for (size_t i = 1; i < n; i++) {
-            max = z[i] > max ? z[i] : max;
-        }
-        uint32_t key;
-        cr_assert(sampler_max_finite(z, n, &key));
-        cr_assert_eq(key, sampler_key(max));
-        sampler_exp(e, z, n, max, 1.7f);
+    for (size_t n = 1; n <= MOST; n++) {
+        uint32_t key = 0;
+        uint64_t sum = 0;
         for (size_t i = 0; i < n; i++) {
-            cr_assert_eq(e[i], sampler_exp2((z[i] - max) * 1.7f));
+            key = sampler_key(z[i]) > key ? sampler_key(z[i]) : key;
         }
+        cr_assert_eq(sampler_max(z, n, chunk_max, &finite), key);
+        cr_assert(finite);
+        uint64_t total = sampler_exp(e, z, n, sampler_float_of_key(key), 1.7f, chunk_sum);
+        for (size_t c = 0; c < sampler_n_chunks(n); c++) {
+            uint64_t chunk = 0;
+            uint32_t max = 0;
+            for (size_t i = c * SAMPLER_CHUNK; i < n && i < (c + 1) * SAMPLER_CHUNK; i++) {
+                cr_assert_eq(e[i], sampler_exp2((z[i] - sampler_float_of_key(key)) * 1.7f));
+                chunk += sampler_weight(e[i]);
+                max = sampler_key(z[i]) > max ? sampler_key(z[i]) : max;
+            }
+            cr_assert_eq(chunk_sum[c], chunk, "n = %zu, chunk %zu", n, c);
+            cr_assert_eq(chunk_max[c], max);
+            sum += chunk;
+        }
+        cr_assert_eq(total, sum);
         for (size_t i = 0; i < n; i++) {
             float keep = z[i];
             z[i] = i % 2 ? NAN : (i % 4 ? INFINITY : -INFINITY);
-            cr_assert_not(sampler_max_finite(z, n, &key), "a value that is not finite at %zu of %zu", i, n);
+            sampler_max(z, n, chunk_max, &finite);
+            cr_assert_not(finite, "a value that is not finite at %zu of %zu", i, n);
             z[i] = keep;
         }
     }
@@ -77,6 +93,9 @@ Test(sampler, keys_order_as_floats_do) {
         cr_assert_lt(sampler_key(z[i - 1]), sampler_key(z[i]));
     }
     cr_assert_eq(sampler_key(0.0f), sampler_key(-0.0f));
+    for (size_t i = 0; i < sizeof z / sizeof z[0]; i++) {
+        cr_assert_eq(sampler_float_of_key(sampler_key(z[i])), z[i]);
+    }
 }
 
 struct rig {
@@ -266,7 +285,7 @@ Test(sampler, large_vocabulary_top_k_is_exact) {
     }
     struct rig r;
     rig_open(&r, z, n);
-    for (size_t k = 1; k <= 300; k += 23) {
+    for (size_t k = 1; k <= 3000; k += 1 + k / 2) {
         r.p.top_k = (int32_t)k;
         draw(&r);
         /* s.kept holds exactly the k best: no token left out is better than one kept, nor equal with a lower id */
