@@ -6,6 +6,8 @@
 #include "text/jinja/render.h"
 #include "text/jinja/str.h"
 
+#include <string.h>
+
 static struct value bind_method(struct render *r, struct value self, const struct function_info *function) {
     struct method *m = jj_alloc(r, sizeof *m);
     if (!m) {
@@ -49,7 +51,7 @@ static struct value plain_attribute(struct render *r, struct value object, const
 
 /* getattr() of Python with the sandbox's rules: V_MISSING when there is no such attribute. */
 static struct value attribute(struct render *r, struct value object, const struct str *name) {
-    if (name->len >= 2 && name->bytes[0] == '_' && name->bytes[1] == '_') {
+    if (name->len > 4 && memcmp(name->bytes, "__", 2) == 0 && memcmp(name->bytes + name->len - 2, "__", 2) == 0) {
         return jj_undefined_member(object, value_str(name), UNDEFINED_UNSAFE);
     }
     struct value v = plain_attribute(r, object, name);
@@ -102,11 +104,11 @@ static struct value item(struct render *r, struct value object, struct value key
 }
 
 struct value jj_getattr(struct render *r, struct value object, const struct str *name) {
-    if (object.type == V_UNDEFINED) {
+    struct value v = attribute(r, object, name);
+    if (object.type == V_UNDEFINED && v.type == V_MISSING) {
         jj_fail_undefined(r, object);
         return object;
     }
-    struct value v = attribute(r, object, name);
     if (v.type == V_MISSING) {
         v = item(r, object, value_str(name));
     }
@@ -114,11 +116,11 @@ struct value jj_getattr(struct render *r, struct value object, const struct str 
 }
 
 struct value jj_attribute(struct render *r, struct value object, const struct str *name) {
-    if (object.type == V_UNDEFINED) {
+    struct value v = attribute(r, object, name);
+    if (object.type == V_UNDEFINED && v.type == V_MISSING) {
         jj_fail_undefined(r, object);
         return object;
     }
-    struct value v = attribute(r, object, name);
     return v.type == V_MISSING ? jj_undefined_member(object, value_str(name), UNDEFINED_MEMBER) : v;
 }
 
@@ -150,14 +152,10 @@ struct slice {
     size_t count;
 };
 
-/* False when a part is no integer. */
 static bool read_slice(struct render *r, struct value from, struct value to, struct value step, int64_t n,
                        struct slice *out) {
     int64_t a = 0, b = 0, s = 1;
     bool has_a = from.type != V_NONE, has_b = to.type != V_NONE, has_s = step.type != V_NONE;
-    if ((has_a && !value_is_integer(from)) || (has_b && !value_is_integer(to)) || (has_s && !value_is_integer(step))) {
-        return false;
-    }
     a = has_a ? jj_to_index(r, from, "slice") : 0;
     b = has_b ? jj_to_index(r, to, "slice") : 0;
     s = has_s ? jj_to_index(r, step, "slice") : 1;
@@ -171,6 +169,9 @@ static bool read_slice(struct render *r, struct value from, struct value to, str
     b = has_b ? adjust(b, n, backward) : backward ? -1 : n;
     int64_t distance = backward ? a - b : b - a;
     int64_t stride = backward ? -s : s;
+    if (r->failed) {
+        return false;
+    }
     *out = (struct slice){.from = a, .step = s, .count = distance > 0 ? (size_t)((distance - 1) / stride + 1) : 0};
     return true;
 }
@@ -227,11 +228,12 @@ struct value jj_slice(struct render *r, struct value object, struct value from, 
     case V_RANGE:
         break;
     default:
-        return jj_undefined_member(object, NONE, UNDEFINED_MEMBER);
+        jj_fail(r, "'%s' object cannot be sliced", jj_type_name(object));
+        return NONE;
     }
     size_t n = jj_length(r, object);
     if (!read_slice(r, from, to, step, (int64_t)n, &p)) {
-        return jj_undefined_member(object, NONE, UNDEFINED_MEMBER);
+        return NONE;
     }
     if (object.type == V_STR) {
         return value_str(slice_string(r, object.u.s, n, &p));

@@ -44,7 +44,7 @@ enum node_kind {
     S_MACRO,        /* macro */
     S_CALL_BLOCK,   /* macro: `call` is called with it as caller */
     S_FILTER_BLOCK, /* set without target */
-    S_SCOPE,        /* list: statements in a scope of their own (generation) */
+    S_GENERATION,   /* macro: without parameters, run where it stands */
     S_BREAK,
     S_CONTINUE,
 };
@@ -65,6 +65,12 @@ enum operator_kind {
     OP_GE,
     OP_IN,
     OP_NOT_IN,
+};
+
+/* Names that are undefined when a block begins, even if a variable is passed under that name (symbols.h). */
+struct hidden {
+    uint32_t *names; /* [n] */
+    size_t n;
 };
 
 struct nodes {
@@ -108,6 +114,7 @@ struct for_loop {
     struct node *iterable;
     struct node *filter; /* NULL if none */
     struct nodes body, otherwise;
+    struct hidden hidden, otherwise_hidden;
     bool recursive;
     bool uses_loop; /* the body names `loop` */
 };
@@ -124,6 +131,7 @@ struct macro_info {
     struct parameter *parameters; /* [n] */
     size_t n;
     struct nodes body;
+    struct hidden hidden;
     bool uses_caller, uses_varargs, uses_kwargs; /* the body names them */
     bool caller_is_parameter;
     struct node *call; /* of a call block */
@@ -134,6 +142,7 @@ struct node {
     uint8_t op;   /* enum operator_kind */
     uint16_t depth;
     uint32_t line;
+    struct hidden hidden; /* of set, filter and with blocks */
     union {
         struct value constant;
         uint32_t name;
@@ -217,6 +226,7 @@ struct jinja {
     struct arena arena;
     struct names names;
     struct nodes body;
+    struct hidden hidden;
 };
 
 /* The id of a name in the template, or UINT32_MAX. */

@@ -176,7 +176,7 @@ struct value jj_call_macro(struct render *r, struct macro *macro, const struct c
     uint32_t line = r->line;
     struct value v = NONE;
     if (jj_enter(r)) {
-        if (jj_scope_begin(r, macro->scope) && bind_macro(r, m, call)) {
+        if (jj_scope_begin(r, macro->scope) && (jj_hide(r, &m->hidden), bind_macro(r, m, call))) {
             v = value_str(jj_capture(r, &m->body));
         }
         jj_leave(r);

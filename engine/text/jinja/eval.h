@@ -15,6 +15,8 @@ const struct str *jj_capture(struct render *r, const struct nodes *body);
 
 /* A scope inside the one that is current; jj_scope_end goes back. */
 struct scope *jj_scope_begin(struct render *r, struct scope *parent);
+/* Make the names undefined in the current scope. */
+void jj_hide(struct render *r, const struct hidden *hidden);
 void jj_bind(struct render *r, uint32_t name, struct value v); /* in the current scope */
 struct value jj_lookup(struct render *r, uint32_t name);      /* V_MISSING if not bound */
 /* The scope as a macro keeps it: it and all around it stay as they are. */

@@ -40,6 +40,17 @@ void jj_bind(struct render *r, uint32_t name, struct value v) {
     s->bindings[s->n++] = (struct binding){.name = name, .value = v};
 }
 
+void jj_hide(struct render *r, const struct hidden *hidden) {
+    for (size_t i = 0; i < hidden->n; i++) {
+        uint32_t name = hidden->names[i];
+        if (r->globals[name].type != V_MISSING || name < N_WELL_KNOWN_NAMES) { /* else it is undefined anyway */
+            jj_bind(r, name,
+                    (struct value){
+                        .type = V_UNDEFINED, .sub = UNDEFINED_NAME, .u.undefined = r->template->names.items[name]});
+        }
+    }
+}
+
 struct value jj_lookup(struct render *r, uint32_t name) {
     for (const struct scope *s = r->scope; s; s = s->parent) {
         for (uint32_t i = 0; i < s->n; i++) {
@@ -154,27 +165,29 @@ void jj_run_loop(struct render *r, const struct node *n, struct value iterable, 
     }
     *l = (struct loop){.node = n, .scope = outer, .source = source, .depth0 = depth0, .changed = MISSING};
     l->passed = f->filter ? jj_seq_new(r, 0) : NULL;
-    size_t i = 0;
-    for (; !r->failed && jj_loop_has(r, l, i); i++) {
+    bool completed = false; /* an iteration came to its end: as in Jinja2, one that breaks or continues does not count */
+    for (size_t i = 0; !r->failed && jj_loop_has(r, l, i); i++) {
         inner = iteration_scope(r, inner, outer);
         if (!inner || !jj_steps(r, 1)) {
             break;
         }
         l->index0 = i;
+        jj_hide(r, &f->hidden);
         jj_assign(r, &f->target, jj_loop_item(l, i));
         if (f->uses_loop) {
             jj_bind(r, NAME_LOOP, (struct value){.type = V_LOOP, .u.loop = l});
         }
         enum flow flow = jj_exec(r, &f->body);
         r->scope = outer;
+        completed = completed || flow == FLOW_NEXT;
         if (flow == FLOW_BREAK) {
-            i++;
             break;
         }
     }
     r->scope = outer;
-    if (i == 0 && !r->failed && f->otherwise.n) {
+    if (!completed && !r->failed && f->otherwise.n) {
         jj_scope_begin(r, outer);
+        jj_hide(r, &f->otherwise_hidden);
         jj_exec(r, &f->otherwise);
         r->scope = outer;
     }
@@ -265,27 +278,36 @@ static enum flow exec_if(struct render *r, const struct node *n) {
     return FLOW_NEXT;
 }
 
-/* The body of a set or filter block, through its filters. */
-static struct value block_value(struct render *r, const struct node *n) {
+/* The body of a set or filter block, through its filters, into *v. A break or continue inside drops it. */
+static enum flow block_value(struct render *r, const struct node *n, struct value *v) {
     struct scope *scope = r->scope;
-    struct value v = NONE;
+    struct sb *out = r->out, b;
+    enum flow flow = FLOW_NEXT;
+    jj_sb_init(&b, r);
     if (jj_scope_begin(r, scope)) {
-        v = value_str(jj_capture(r, &n->u.set.body));
-        if (n->u.set.value && !r->failed) {
+        r->out = &b;
+        jj_hide(r, &n->hidden);
+        flow = jj_exec(r, &n->u.set.body);
+        r->out = out;
+        *v = value_str(jj_sb_finish(&b));
+        if (n->u.set.value && flow == FLOW_NEXT && !r->failed) {
             struct value outer = r->block;
-            r->block = v;
-            v = jj_eval(r, n->u.set.value);
+            r->block = *v;
+            *v = jj_eval(r, n->u.set.value);
             r->block = outer;
         }
     }
     r->scope = scope;
-    return v;
+    return flow;
 }
 
 static enum flow exec_with(struct render *r, const struct node *n) {
     struct scope *outer = r->scope;
     struct scope *inner = jj_scope_begin(r, outer);
     enum flow flow = FLOW_NEXT;
+    if (inner) {
+        jj_hide(r, &n->hidden);
+    }
     for (size_t i = 0; inner && i < n->u.with.n && !r->failed; i++) {
         r->scope = outer; /* the values do not see one another */
         struct value v = jj_eval(r, n->u.with.values[i]);
@@ -323,15 +345,17 @@ static void exec_call_block(struct render *r, const struct node *n) {
     }
 }
 
-static enum flow exec_scope(struct render *r, const struct node *n) {
-    struct scope *scope = r->scope;
-    enum flow flow = jj_scope_begin(r, scope) ? jj_exec(r, &n->u.list) : FLOW_NEXT;
-    r->scope = scope;
-    return flow;
+static void exec_generation(struct render *r, const struct node *n) {
+    const struct call none = {0};
+    struct value body = make_macro(r, n);
+    if (!r->failed) {
+        jj_write_str(r, r->out, jj_call_macro(r, body.u.macro, &none));
+    }
 }
 
 static enum flow exec_statement(struct render *r, const struct node *n) {
-    struct value v;
+    struct value v = NONE;
+    enum flow flow;
     r->line = n->line;
     switch (n->kind) {
     case S_TEXT:
@@ -355,17 +379,17 @@ static enum flow exec_statement(struct render *r, const struct node *n) {
         }
         return FLOW_NEXT;
     case S_SET_BLOCK:
-        v = block_value(r, n);
-        if (!r->failed) {
+        flow = block_value(r, n, &v);
+        if (flow == FLOW_NEXT && !r->failed) {
             jj_assign(r, n->u.set.target, v);
         }
-        return FLOW_NEXT;
+        return flow;
     case S_FILTER_BLOCK:
-        v = block_value(r, n);
-        if (!r->failed) {
+        flow = block_value(r, n, &v);
+        if (flow == FLOW_NEXT && !r->failed) {
             jj_write_str(r, r->out, v);
         }
-        return FLOW_NEXT;
+        return flow;
     case S_WITH:
         return exec_with(r, n);
     case S_MACRO:
@@ -374,8 +398,9 @@ static enum flow exec_statement(struct render *r, const struct node *n) {
     case S_CALL_BLOCK:
         exec_call_block(r, n);
         return FLOW_NEXT;
-    case S_SCOPE:
-        return exec_scope(r, n);
+    case S_GENERATION:
+        exec_generation(r, n);
+        return FLOW_NEXT;
     case S_BREAK:
         return FLOW_BREAK;
     default:

@@ -254,17 +254,16 @@ FILTER(sum) {
 FILTER(batch) {
     UNUSED;
     const struct seq *items = jj_items_of(r, self);
-    int64_t count = jj_to_index(r, a[0], "batch");
     struct seq *rows = jj_seq_new(r, 0), *row = jj_seq_new(r, 0);
     for (size_t i = 0; i < items->n && jj_steps(r, 1); i++) {
-        if ((int64_t)row->n == count) {
+        if (jj_equal(r, value_int((int64_t)row->n), a[0])) {
             jj_seq_push(r, rows, value_seq(V_LIST, row));
             row = jj_seq_new(r, 0);
         }
         jj_seq_push(r, row, items->items[i]);
     }
     if (row->n && !r->failed) {
-        while (!absent(a[1]) && (int64_t)row->n < count && jj_steps(r, 1)) {
+        while (!absent(a[1]) && jj_order(r, value_int((int64_t)row->n), a[0], "<") == -1 && jj_steps(r, 1)) {
             jj_seq_push(r, row, a[1]);
         }
         jj_seq_push(r, rows, value_seq(V_LIST, row));

@@ -145,11 +145,10 @@ FILTER(indent) {
 FILTER(truncate) {
     UNUSED;
     static const struct str dots = {.bytes = "...", .len = 3, .trusted = true, .ascii = true};
-    const struct str *s = jj_need_str(r, self, "truncate");
     int64_t length = a[0].type == V_MISSING ? 255 : jj_to_index(r, a[0], "truncate");
-    const struct str *end = a[2].type == V_MISSING ? &dots : jj_need_str(r, a[2], "truncate");
+    struct value end = a[2].type == V_MISSING ? value_str(&dots) : a[2];
     int64_t leeway = absent(a[3]) ? 5 : jj_to_index(r, a[3], "truncate");
-    int64_t end_length = (int64_t)jj_str_length(end);
+    int64_t end_length = (int64_t)jj_length(r, end), self_length = (int64_t)jj_length(r, self);
     if (r->failed) {
         return NONE;
     }
@@ -157,15 +156,16 @@ FILTER(truncate) {
         jj_fail(r, "truncate: expected length >= %lld and leeway >= 0", (long long)end_length);
         return NONE;
     }
-    if ((int64_t)jj_str_length(s) - leeway <= length) {
+    if (self_length - leeway <= length) {
         return self;
     }
+    const struct str *s = jj_need_str(r, self, "truncate");
     const struct str *head = jj_str_cut(r, s, 0, jj_str_offset(s, (size_t)(length - end_length)));
     if (a[1].type == V_MISSING || !jj_truth(a[1])) {
         size_t at = jj_str_rfind(r, head, &space, 0, head->len);
         head = at == SIZE_MAX ? head : jj_str_cut(r, head, 0, at);
     }
-    return jj_binary(r, 0 /* OP_ADD */, value_str(head), value_str(end));
+    return jj_binary(r, 0 /* OP_ADD */, value_str(head), end);
 }
 
 FILTER(wordcount) {

@@ -134,7 +134,6 @@ static struct value round_integer(struct render *r, struct value v, int64_t plac
 
 FILTER(round_filter) {
     UNUSED;
-    int64_t places = a[0].type == V_MISSING ? 0 : jj_to_index(r, a[0], "round");
     const struct str *method = a[1].type == V_MISSING ? NULL : jj_need_str(r, a[1], "round");
     bool ceiling = method && jj_str_equals(method, "ceil"), down = method && jj_str_equals(method, "floor");
     if (!value_is_number(self)) {
@@ -147,11 +146,16 @@ FILTER(round_filter) {
     }
     struct value v;
     if (ceiling || down) {
-        double factor = pow(10, (double)places), scaled = jj_as_double(self) * factor;
+        if (a[0].type != V_MISSING && !value_is_number(a[0])) {
+            jj_fail(r, "round: the precision must be a number");
+            return NONE;
+        }
+        double factor = pow(10, a[0].type == V_MISSING ? 0 : jj_as_double(a[0])), scaled = jj_as_double(self) * factor;
         v = value_float((ceiling ? ceil(scaled) : floor(scaled)) / factor);
     } else if (self.type == V_FLOAT) {
-        v = value_float(round_double(self.u.f, places));
+        v = value_float(round_double(self.u.f, absent(a[0]) ? 0 : jj_to_index(r, a[0], "round")));
     } else {
+        int64_t places = absent(a[0]) ? 0 : jj_to_index(r, a[0], "round");
         v = round_integer(r, self.type == V_BOOL ? value_int(self.u.b) : self, places);
     }
     v.untrusted = self.untrusted;
@@ -172,7 +176,7 @@ FILTER(filesizeformat) {
     if (bytes == 1) {
         snprintf(text, sizeof text, "1 Byte");
     } else if (bytes < base) {
-        snprintf(text, sizeof text, "%.0f Bytes", trunc(bytes));
+        snprintf(text, sizeof text, "%.0f Bytes", trunc(bytes) + 0.0);
     } else {
         const char *prefixes = "kMGTPEZY";
         size_t i = 0;

@@ -214,7 +214,7 @@ const struct str *jj_format_percent(struct render *r, const struct str *format, 
     }
     bool left_over = values.type == V_TUPLE ? p.next < values.u.seq->n
                                             : !p.used && values.type != V_DICT && values.type != V_LIST &&
-                                                  values.type != V_RANGE;
+                                                  values.type != V_RANGE && values.type != V_UNDEFINED;
     if (!r->failed && left_over) {
         jj_fail(r, "not all arguments converted during string formatting");
     }

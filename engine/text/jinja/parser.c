@@ -6,6 +6,7 @@
 #include "text/jinja/functions.h"
 #include "text/jinja/jinja.h"
 #include "text/jinja/limits.h"
+#include "text/jinja/symbols.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -386,11 +387,11 @@ static struct node *parse_for(struct parser *p, uint32_t line) {
     jj_expect_name(p, "in");
     loop->iterable = jj_parse_tuple(p, false, false, "recursive");
     jj_adopt(p, n, loop->iterable);
-    bool outer_saw_loop = p->saw_loop;
     if (jj_skip_name(p, "if")) {
         loop->filter = jj_parse_expression(p, true);
         jj_adopt(p, n, loop->filter);
     }
+    bool outer_saw_loop = p->saw_loop; /* up to here `loop` is that of a loop around this one */
     loop->recursive = jj_skip_name(p, "recursive");
     jj_expect(p, T_BLOCK_END);
     p->saw_loop = false;
@@ -451,7 +452,7 @@ static struct node *parse_with(struct parser *p, uint32_t line) {
             jj_parse_fail(p, "too many variables in a with block");
             break;
         }
-        targets[count] = parse_target(p, false);
+        targets[count] = parse_target_list(p, false);
         jj_expect(p, T_ASSIGN);
         values[count] = jj_parse_expression(p, true);
         jj_adopt(p, n, values[count]);
@@ -555,8 +556,12 @@ static struct node *parse_call_block(struct parser *p, uint32_t line) {
 }
 
 static struct node *parse_generation(struct parser *p, uint32_t line) {
-    struct node *n = jj_node(p, S_SCOPE, line);
-    n->u.list = parse_block(p, n, "endgeneration");
+    struct node *n = jj_node(p, S_GENERATION, line);
+    struct macro_info *m = jj_parse_alloc(p, 1, sizeof *m);
+    if (m) {
+        n->u.macro = m;
+        parse_macro_body(p, n, m, "endgeneration");
+    }
     return n;
 }
 
@@ -668,8 +673,11 @@ static int parse(struct jinja *t, const char *source, size_t len, struct error *
     struct parser p = {.t = t, .tokens = tokens.items, .last = tokens.n - 1, .err = err};
     p.spare.kind = N_CONST;
     intern_well_known(&p);
-    struct node *root = jj_node(&p, S_SCOPE, 1);
+    struct node *root = jj_node(&p, S_OUTPUT, 1);
     t->body = parse_body(&p, root, NULL);
+    if (!p.failed) {
+        jj_find_hidden(&p);
+    }
     if (!p.failed && p.unknown) {
         error_set(err, ERROR_MODEL, "chat template line %u: no %s named '%.*s'", p.unknown->line,
                   p.unknown->kind == N_FILTER ? "filter" : "test", (int)p.unknown->u.call.unknown->len,

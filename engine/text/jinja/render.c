@@ -180,6 +180,9 @@ int jinja_render(const struct jinja *t, const struct jinja_input *in, struct buf
     jj_sb_init(&b, &r);
     b.is_output = true;
     r.out = &b;
+    if (!r.failed) {
+        jj_hide(&r, &t->hidden);
+    }
     jj_exec(&r, &t->body);
     int rc = r.failed ? -1 : hand_out(&b, out, trusted, err);
     jj_arena_free(&r.arena);

@@ -245,6 +245,10 @@ const struct str *jj_change_case(struct render *r, const struct str *s, enum tex
         } else if (to == TEXT_CAPITALIZE && at == 0) {
             kind = CASE_TITLE;
         } else if (to == TEXT_SWAP) {
+            if (!jj_is_lower(c) && !jj_is_upper(c)) {
+                jj_sb_add_cut(&b, s, at, at + n);
+                continue;
+            }
             kind = jj_is_lower(c) ? CASE_UPPER : CASE_LOWER;
         }
         change_char(&b, s, at, n, c, kind);
