@@ -148,7 +148,7 @@ static int replace(const struct normalizer_step *step, struct normalizer_scratch
     while (from <= len) {
         size_t start, end;
         if (step->regex) {
-            int found = regex_find(step->regex, text, len, from, &start, &end, err);
+            int found = regex_find(step->regex, s->run, text, len, from, &start, &end, err);
             if (found < 0) {
                 return -1;
             }

@@ -41,6 +41,7 @@ struct normalizer_scratch {
     struct buf text, spare_text;
     struct buf marks, spare_marks; /* [text.len] when with_marks */
     bool with_marks;
+    struct regex_run *run; /* not owned */
 };
 void normalizer_scratch_free(struct normalizer_scratch *s);
 

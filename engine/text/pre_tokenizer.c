@@ -151,10 +151,10 @@ static void piece(struct splitter *sp, size_t start, size_t end, bool match) {
 
 /* ---- finding matches ---- */
 
-static int next_regex(const struct pre_step *step, const char *s, size_t len, size_t from, size_t last_end,
+static int next_regex(const struct pre_step *step, struct regex_run *run, const char *s, size_t len, size_t from, size_t last_end,
                       bool any_before, size_t *start, size_t *end, struct error *err) {
     while (from <= len) {
-        int found = regex_find(step->regex, s, len, from, start, end, err);
+        int found = regex_find(step->regex, run, s, len, from, start, end, err);
         if (found <= 0) {
             return found;
         }
@@ -189,13 +189,14 @@ static int next_class(const struct pre_step *step, const char *s, size_t len, si
     return 0;
 }
 
-static int split_word(const struct pre_step *step, const char *text, struct word w, struct words *out, struct error *err) {
+static int split_word(const struct pre_step *step, struct regex_run *run, const char *text, struct word w, struct words *out,
+                      struct error *err) {
     struct splitter sp = {.out = out, .behavior = step->behavior, .invert = step->invert};
     const char *s = text + w.start;
     size_t from = 0, before = 0, start = 0, end = 0;
     bool any = false;
     for (;;) {
-        int found = step->kind == PRE_REGEX     ? next_regex(step, s, w.len, from, before, any, &start, &end, err)
+        int found = step->kind == PRE_REGEX     ? next_regex(step, run, s, w.len, from, before, any, &start, &end, err)
                     : step->kind == PRE_LITERAL ? next_literal(step, s, w.len, from, &start, &end)
                                                 : next_class(step, s, w.len, from, &start, &end);
         if (found < 0) {
@@ -271,7 +272,7 @@ static int rewrite(const struct pre_step *step, struct pre_scratch *s, bool at_s
         }
         struct word changed = {(uint32_t)start, (uint32_t)(s->spare_text.len - start)};
         if (step->kind == PRE_METASPACE && step->split) {
-            if (split_word(&cut, s->spare_text.data, changed, &s->spare, err) < 0) {
+            if (split_word(&cut, NULL, s->spare_text.data, changed, &s->spare, err) < 0) {
                 return -1;
             }
         } else if (!add_word(&s->spare, start, start + changed.len)) {
@@ -299,7 +300,7 @@ int pre_tokenize(const struct pre_tokenizer *p, struct pre_scratch *s, bool at_s
             for (size_t j = 0; rc == 0 && j < s->words.n; j++) {
                 rc = step->kind == PRE_PATTERN
                          ? split_by_pattern(&step->pattern, s->text.data, s->words.items[j], &s->spare, err)
-                         : split_word(step, s->text.data, s->words.items[j], &s->spare, err);
+                         : split_word(step, s->run, s->text.data, s->words.items[j], &s->spare, err);
             }
         }
         if (rc < 0) {

@@ -76,6 +76,7 @@ struct words {
 struct pre_scratch {
     struct words words, spare; /* `words` is the result, in `text` */
     struct buf text, spare_text;
+    struct regex_run *run; /* not owned */
 };
 void pre_scratch_free(struct pre_scratch *s);
 

@@ -1,5 +1,6 @@
 #include "text/regex.h"
 
+#include <inferd/clock.h>
 #include <oniguruma.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -8,6 +9,8 @@
  * retries stop patterns that backtrack badly on hostile text. */
 #define STACK_LIMIT 64000000u
 #define RETRY_LIMIT 50000000u
+/* Of all searches of one text: a pattern whose matches each look at the whole rest takes the square of its length. */
+#define TIME_LIMIT_NS 5000000000u
 
 struct regex {
     regex_t *onig;
@@ -46,32 +49,51 @@ void regex_free(struct regex *r) {
     }
 }
 
-int regex_find(const struct regex *r, const char *s, size_t len, size_t from, size_t *start, size_t *end,
-               struct error *err) {
-    OnigRegion *region = onig_region_new();
-    OnigMatchParam *limits = onig_new_match_param();
-    if (!region || !limits) {
-        onig_region_free(region, 1);
-        onig_free_match_param(limits);
+void regex_run_free(struct regex_run *run) {
+    if (run->region) {
+        onig_region_free(run->region, 1);
+    }
+    if (run->limits) {
+        onig_free_match_param(run->limits);
+    }
+    *run = (struct regex_run){0};
+}
+
+static int start_run(struct regex_run *run, struct error *err) {
+    run->region = onig_region_new();
+    run->limits = onig_new_match_param();
+    if (!run->region || !run->limits) {
+        regex_run_free(run);
         return error_memory(err);
     }
-    onig_initialize_match_param(limits);
-    onig_set_match_stack_limit_size_of_match_param(limits, STACK_LIMIT);
-    onig_set_retry_limit_in_match_of_match_param(limits, RETRY_LIMIT);
-    onig_set_retry_limit_in_search_of_match_param(limits, RETRY_LIMIT);
+    onig_initialize_match_param(run->limits);
+    onig_set_match_stack_limit_size_of_match_param(run->limits, STACK_LIMIT);
+    onig_set_retry_limit_in_match_of_match_param(run->limits, RETRY_LIMIT);
+    onig_set_retry_limit_in_search_of_match_param(run->limits, RETRY_LIMIT);
+    run->deadline = clock_now_ns() + TIME_LIMIT_NS;
+    return 0;
+}
+
+int regex_find(const struct regex *r, struct regex_run *run, const char *s, size_t len, size_t from, size_t *start,
+               size_t *end, struct error *err) {
+    if (!run->region && start_run(run, err) < 0) {
+        return -1;
+    }
+    if (clock_now_ns() > run->deadline) {
+        return error_set(err, ERROR_INVALID, "the text takes too long to split by the tokenizer's pattern");
+    }
     const OnigUChar *text = (const OnigUChar *)s;
-    int rc = onig_search_with_param(r->onig, text, text + len, text + from, text + len, region, ONIG_OPTION_NONE, limits);
-    int found = 0;
+    int rc = onig_search_with_param(r->onig, text, text + len, text + from, text + len, run->region, ONIG_OPTION_NONE, run->limits);
     if (rc >= 0) {
+        const OnigRegion *region = run->region;
         *start = (size_t)region->beg[0];
         *end = (size_t)region->end[0];
-        found = 1;
-    } else if (rc != ONIG_MISMATCH) {
-        char why[ONIG_MAX_ERROR_MESSAGE_LEN];
-        onig_error_code_to_str((OnigUChar *)why, rc);
-        found = error_set(err, ERROR_INVALID, "the text cannot be split by the tokenizer's pattern: %s", why);
+        return 1;
     }
-    onig_region_free(region, 1);
-    onig_free_match_param(limits);
-    return found;
+    if (rc == ONIG_MISMATCH) {
+        return 0;
+    }
+    char why[ONIG_MAX_ERROR_MESSAGE_LEN];
+    onig_error_code_to_str((OnigUChar *)why, rc);
+    return error_set(err, ERROR_INVALID, "the text cannot be split by the tokenizer's pattern: %s", why);
 }

@@ -8,17 +8,25 @@
 #include <inferd/error.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 struct regex; /* immutable, usable from any thread */
+
+/* The searches of one encoding: memory that they share, and the time that they may take together. */
+struct regex_run {
+    void *region, *limits; /* Oniguruma's, owned; NULL before the first search */
+    uint64_t deadline;     /* clock_now_ns, set by the first search */
+};
+void regex_run_free(struct regex_run *run);
 
 int regex_new(const char *pattern, size_t len, struct regex **out, struct error *err);
 void regex_free(struct regex *r);
 
 /*
  * The first match in s[0..len) that begins at `from` or later: 1 and its bounds, 0 if there is none, -1 with *err when
- * a limit is passed.
+ * a limit is passed (of stack, of retries, of time).
  */
-int regex_find(const struct regex *r, const char *s, size_t len, size_t from, size_t *start, size_t *end,
-               struct error *err);
+int regex_find(const struct regex *r, struct regex_run *run, const char *s, size_t len, size_t from, size_t *start,
+               size_t *end, struct error *err);
 
 #endif

@@ -62,7 +62,7 @@ void text_add_known_ends(struct text *t) {
      * llama.cpp also stops at: the reference does not, and a code model's completion may hold them. */
     static const char *const names[] = {
         "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>", "<EOT>", "[EOT]",
-        "<end_of_utterance>", "<|return|>", "<|call|>", "<\xef\xbd\x9c" "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>",
+        "<end_of_utterance>", "<|return|>", "<|call|>", ("<\xef\xbd\x9c" "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>"),
     };
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         text_add_eos(t, find_special(t, names[i]));

@@ -65,6 +65,7 @@ struct encoding {
     struct pre_scratch pre;
     struct bpe_scratch bpe;
     struct unigram_scratch unigram;
+    struct regex_run regexes;
     struct fragments fragments, inner;
     struct tokens *out;
 };
@@ -74,6 +75,7 @@ static void encoding_free(struct encoding *e) {
     pre_scratch_free(&e->pre);
     bpe_scratch_free(&e->bpe);
     free(e->unigram.nodes);
+    regex_run_free(&e->regexes);
     free(e->fragments.items);
     free(e->inner.items);
 }
@@ -217,6 +219,7 @@ int tokenizer_encode(const struct tokenizer *t, int32_t bos_id, const char *byte
     }
     struct buf text = BUF_INIT, marks = BUF_INIT;
     struct encoding e = {.t = t, .out = out};
+    e.pre.run = e.normalizer.run = &e.regexes;
     size_t before = out->n;
     int rc = 0;
     if (!utf8_is_valid(bytes, len)) {

@@ -208,7 +208,8 @@ static bool flag_of(const cJSON *item, const char *key, bool otherwise) {
  * token's entry in the vocabulary too.
  */
 static int add_normalized(struct reader *r, struct span text, struct added_token token, unsigned flags, struct error *err) {
-    struct normalizer_scratch s = {0};
+    struct regex_run run = {0};
+    struct normalizer_scratch s = {.run = &run};
     buf_append(&s.text, text.data, text.len);
     int rc = s.text.failed ? error_memory(err) : normalize(&r->t->normalizer, &s, err);
     struct span spelt = {s.text.data ? s.text.data : "", s.text.len};
@@ -219,6 +220,7 @@ static int add_normalized(struct reader *r, struct span text, struct added_token
         rc = set_token(r, (size_t)token.id, text, spelt, flags, err);
     }
     normalizer_scratch_free(&s);
+    regex_run_free(&run);
     return rc;
 }
 

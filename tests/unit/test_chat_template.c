@@ -150,6 +150,8 @@ static cJSON *find_case(const char *template, const char *name, char **line) {
     snprintf(path, sizeof path, "chat/rendered/%s.jsonl", template);
     FILE *f = fopen(shared_data(path), "r");
     cJSON *found = NULL;
+    free(*line);
+    *line = NULL;
     for (size_t cap = 0; !found && getline(line, &cap, f) > 0;) {
         found = cJSON_Parse(*line);
         if (strcmp(cJSON_GetObjectItem(found, "case")->valuestring, name) != 0) {
