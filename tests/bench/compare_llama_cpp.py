@@ -26,6 +26,10 @@ import subprocess
 import time
 
 
+EVENT = b'\ndata: {"id"'  # as long as what ends a stream: DONE below is found wherever the bytes are cut
+DONE = b"data: [DONE]"
+
+
 class Inferd:
     name = "inferd"
 
@@ -74,7 +78,7 @@ class Inferd:
             s = socket.create_connection(("127.0.0.1", self.port))
             s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             s.sendall(request)
-            stream = {"socket": s, "times": [], "tail": b""}
+            stream = {"socket": s, "times": [], "tail": None}
             streams.append(stream)
             selector.register(s, selectors.EVENT_READ, stream)
         left = len(streams)
@@ -85,13 +89,13 @@ class Inferd:
                 now = time.perf_counter() - began
                 if not data:
                     raise SystemExit("inferd closed a stream")
-                data = stream["tail"] + data
-                if not stream["times"] and not data.startswith(b"HTTP/1.1 200"[: len(data)]) and b"\ndata: " not in data:
+                if stream["tail"] is None and not data.startswith(b"HTTP/1.1 200"):
                     raise SystemExit(f"inferd refused: {data[:500]!r}")
                 # cheap on purpose: the client shares the processors with the server
-                stream["times"] += [now] * data.count(b'\ndata: {"id"')
-                stream["tail"] = data[-12:] if not data.endswith(b"\n") else b""
-                if b"data: [DONE]" in data:
+                data = (stream["tail"] or b"") + data
+                stream["times"] += [now] * data.count(EVENT)
+                stream["tail"] = data[-(len(EVENT) - 1) :]
+                if DONE in data:
                     selector.unregister(stream["socket"])
                     stream["socket"].close()
                     left -= 1
