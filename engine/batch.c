@@ -13,7 +13,8 @@ void batch_fill(struct decoder_batch *b, struct sequence *const *sequences, size
         for (size_t position = s->n_computed; position < end; position++, row++) {
             b->token_ids[row] = s->tokens[position];
             b->positions[row] = (int32_t)position;
-            b->slot_mapping[row] = (int32_t)((size_t)s->blocks[position / block_size] * block_size + position % block_size);
+            b->slot_mapping[row] =
+                (int32_t)((size_t)s->blocks[position / block_size] * block_size + position % block_size);
         }
         memcpy(b->block_tables + i * b->max_blocks, s->blocks, s->n_blocks * sizeof *s->blocks);
         b->cu_seqlens[i + 1] = (int32_t)row;

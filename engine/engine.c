@@ -23,14 +23,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-_Static_assert(ENGINE_EVENT_TEXT >= DETOKENIZER_MAX_OUT + ENGINE_MAX_STOP_LEN, "an event must hold what one token can release");
+_Static_assert(ENGINE_EVENT_TEXT >= DETOKENIZER_MAX_OUT + ENGINE_MAX_STOP_LEN,
+               "an event must hold what one token can release");
 
 #define EVENT_RING_CAPACITY 1024
 
 /* Written by the engine thread, read by any. */
 struct counters {
     atomic_uint_fast64_t running, kv_blocks_used;
-    atomic_uint_fast64_t prompt_tokens, generation_tokens, cached_tokens, steps, preemptions, nonfinite_logits, last_step_ns;
+    atomic_uint_fast64_t prompt_tokens, generation_tokens, cached_tokens, steps, preemptions, nonfinite_logits,
+        last_step_ns;
 };
 
 struct engine {
@@ -51,7 +53,7 @@ struct engine {
     struct kv_cache kv_cache;
     struct scheduler scheduler;
     struct sampler sampler;
-    struct engine_event event;       /* the one being built */
+    struct engine_event event;         /* the one being built */
     char decoded[DETOKENIZER_MAX_OUT]; /* of the token being delivered */
 };
 
@@ -121,7 +123,8 @@ static void fail_sequence(struct engine *e, struct sequence *s, const struct err
 }
 
 /* The text ended without a stop string so far: what the detokenizer and the matcher still hold comes out. */
-static void finish_sequence(struct engine *e, struct sequence *s, enum finish_reason why, int32_t stop_index, int32_t stop_token) {
+static void finish_sequence(struct engine *e, struct sequence *s, enum finish_reason why, int32_t stop_index,
+                            int32_t stop_token) {
     struct engine_event *done = new_event(e, s, ENGINE_EVENT_DONE);
     if (stop_index < 0) {
         size_t len = detokenizer_finish(&s->detokenizer, e->decoded);
@@ -297,15 +300,16 @@ static int check_config(const struct engine_config *c, struct error *err) {
     };
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         if (sizes[i].value < sizes[i].min || sizes[i].value > sizes[i].max) {
-            return error_set_param(err, ERROR_INVALID, sizes[i].name, "%s must be between %zu and %zu", sizes[i].name, sizes[i].min,
-                                   sizes[i].max);
+            return error_set_param(err, ERROR_INVALID, sizes[i].name, "%s must be between %zu and %zu", sizes[i].name,
+                                   sizes[i].min, sizes[i].max);
         }
     }
     if ((c->kv_block_size & (c->kv_block_size - 1)) != 0) {
         return error_set_param(err, ERROR_INVALID, "kv_block_size", "kv_block_size must be a power of two");
     }
     if (!(c->memory_utilization > 0 && c->memory_utilization <= 1)) {
-        return error_set_param(err, ERROR_INVALID, "memory_utilization", "memory_utilization must be above 0 and at most 1");
+        return error_set_param(err, ERROR_INVALID, "memory_utilization",
+                               "memory_utilization must be above 0 and at most 1");
     }
     return 0;
 }

@@ -1,6 +1,7 @@
 /*
  * Events from the engine thread to its one consumer: a ring of fixed size under a short lock. A producer that finds
- * it full waits for the consumer (the engine stands still rather than lose or invent an event), until the ring is closed.
+ * it full waits for the consumer (the engine stands still rather than lose or invent an event), until the ring is
+ * closed.
  */
 #ifndef INFERD_EVENT_RING_H
 #define INFERD_EVENT_RING_H

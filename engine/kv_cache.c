@@ -5,7 +5,8 @@
 
 int kv_cache_init(struct kv_cache *c, size_t n_blocks, size_t block_size, struct error *err) {
     if (n_blocks == 0 || block_size == 0 || n_blocks > (size_t)INT32_MAX / block_size) {
-        return error_set(err, ERROR_INVALID, "a KV cache of %zu blocks of %zu tokens is out of range", n_blocks, block_size);
+        return error_set(err, ERROR_INVALID, "a KV cache of %zu blocks of %zu tokens is out of range", n_blocks,
+                         block_size);
     }
     struct kv_cache made = {.n_blocks = n_blocks, .block_size = block_size, .n_free = n_blocks};
     made.free_stack = calloc(n_blocks, sizeof *made.free_stack);

@@ -7,7 +7,8 @@ int mailbox_init(struct mailbox *m, size_t max_live, struct error *err) {
     while (n_buckets < max_live) {
         n_buckets *= 2;
     }
-    *m = (struct mailbox){.max_live = max_live, .n_buckets = n_buckets, .live = calloc(n_buckets, sizeof(struct sequence *))};
+    *m = (struct mailbox){
+        .max_live = max_live, .n_buckets = n_buckets, .live = calloc(n_buckets, sizeof(struct sequence *))};
     if (!m->live) {
         return error_memory(err);
     }

@@ -14,9 +14,9 @@
 struct mailbox {
     pthread_mutex_t lock; /* guards all below */
     pthread_cond_t news;
-    struct list inbox;          /* submitted, not yet collected */
-    struct sequence **live;     /* [n_buckets] chains by id */
-    size_t n_buckets;           /* a power of two */
+    struct list inbox;      /* submitted, not yet collected */
+    struct sequence **live; /* [n_buckets] chains by id */
+    size_t n_buckets;       /* a power of two */
     size_t max_live;
     atomic_size_t n_live; /* written under the lock, read by any thread */
     uint64_t arrivals;

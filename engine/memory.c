@@ -120,11 +120,12 @@ int kv_plan_make(const struct kv_plan_input *in, struct kv_plan *out, struct err
     }
     if (n_blocks == 0 || n_blocks * in->block_size < len || n_blocks * in->block_size > affordable) {
         size_t need = most(most(len, in->kv_tokens), in->block_size);
-        return error_set(err, ERROR_DOES_NOT_FIT,
-                         "the model does not fit: of %zu MiB available, memory_utilization %g allows %zu MiB; weights need %zu MiB, "
-                         "workspace %zu MiB, and KV of %zu tokens %zu MiB",
-                         MIB(in->available), in->utilization, MIB(budget), MIB(in->weight_bytes), MIB(in->workspace_bytes), need,
-                         MIB(need * in->token_bytes));
+        return error_set(
+            err, ERROR_DOES_NOT_FIT,
+            "the model does not fit: of %zu MiB available, memory_utilization %g allows %zu MiB; weights need %zu MiB, "
+            "workspace %zu MiB, and KV of %zu tokens %zu MiB",
+            MIB(in->available), in->utilization, MIB(budget), MIB(in->weight_bytes), MIB(in->workspace_bytes), need,
+            MIB(need * in->token_bytes));
     }
     *out = (struct kv_plan){.n_blocks = n_blocks, .max_model_len = len};
     return 0;

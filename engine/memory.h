@@ -15,15 +15,15 @@ int memory_available(size_t *bytes, struct error *err);
 int memory_available_at(const char *proc, const char *cgroup, size_t *bytes, struct error *err);
 
 struct kv_plan_input {
-    size_t available;          /* bytes of memory_available, before anything was loaded */
-    double utilization;        /* (0, 1]: the share of it that may be used */
+    size_t available;   /* bytes of memory_available, before anything was loaded */
+    double utilization; /* (0, 1]: the share of it that may be used */
     size_t weight_bytes, workspace_bytes;
-    size_t token_bytes;        /* KV of one token */
+    size_t token_bytes; /* KV of one token */
     size_t block_size;
-    size_t context_length;     /* the model's own */
-    size_t max_model_len;      /* 0 = the model's own, cut down to what KV holds */
+    size_t context_length; /* the model's own */
+    size_t max_model_len;  /* 0 = the model's own, cut down to what KV holds */
     size_t max_sequences;
-    size_t kv_tokens;          /* 0 = choose; else exactly (rounded up to blocks) */
+    size_t kv_tokens; /* 0 = choose; else exactly (rounded up to blocks) */
 };
 
 struct kv_plan {

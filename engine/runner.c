@@ -24,9 +24,9 @@ static int open_batch(struct runner *r, size_t max_logits, struct error *err) {
         int32_t **array;
         size_t n;
     } arrays[] = {
-        {&b->token_ids, r->max_rows},          {&b->positions, r->max_rows},
-        {&b->slot_mapping, r->max_rows},       {&b->cu_seqlens, r->max_sequences + 1},
-        {&b->context_lens, r->max_sequences},  {&b->block_tables, r->max_sequences * b->max_blocks},
+        {&b->token_ids, r->max_rows},         {&b->positions, r->max_rows},
+        {&b->slot_mapping, r->max_rows},      {&b->cu_seqlens, r->max_sequences + 1},
+        {&b->context_lens, r->max_sequences}, {&b->block_tables, r->max_sequences * b->max_blocks},
         {&b->logit_rows, max_logits},
     };
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
@@ -47,8 +47,8 @@ static void close_batch(struct runner *r) {
     }
 }
 
-static int plan_kv(struct runner *r, const struct engine_config *config, const struct model_config *model, size_t weight_bytes,
-                   size_t available, size_t max_logits, enum dtype kv_dtype, struct error *err) {
+static int plan_kv(struct runner *r, const struct engine_config *config, const struct model_config *model,
+                   size_t weight_bytes, size_t available, size_t max_logits, enum dtype kv_dtype, struct error *err) {
     struct kv_plan_input in = {
         .available = available,
         .utilization = config->memory_utilization,
@@ -60,7 +60,8 @@ static int plan_kv(struct runner *r, const struct engine_config *config, const s
         .kv_tokens = config->kv_tokens,
     };
     if (!decoder_kv_token_bytes(model, kv_dtype, &r->kv_token_bytes) ||
-        !decoder_workspace_bytes(model, r->backend_info.activation_dtype, r->max_rows, max_logits, &in.workspace_bytes)) {
+        !decoder_workspace_bytes(model, r->backend_info.activation_dtype, r->max_rows, max_logits,
+                                 &in.workspace_bytes)) {
         return error_set(err, ERROR_DOES_NOT_FIT, "the model's memory is larger than the address space");
     }
     in.token_bytes = r->kv_token_bytes;
@@ -173,7 +174,8 @@ int runner_self_test(struct runner *r, struct error *err) {
 int runner_evaluate(struct runner *r, const int32_t *tokens, size_t n, size_t chunk, runner_sink *sink, void *arg,
                     struct error *err) {
     if (chunk == 0 || chunk > r->decoder.limits.max_logits || chunk > r->max_rows || n > r->kv.max_model_len) {
-        return error_set(err, ERROR_INVALID, "evaluate: a prompt of %zu tokens in chunks of %zu is out of range", n, chunk);
+        return error_set(err, ERROR_INVALID, "evaluate: a prompt of %zu tokens in chunks of %zu is out of range", n,
+                         chunk);
     }
     for (size_t begin = 0; begin < n; begin += chunk) {
         size_t end = begin + chunk < n ? begin + chunk : n;

@@ -115,9 +115,7 @@ static int32_t first_with_key(const struct sampler *s, const float *z, uint32_t 
  * then of the next 11 and 10 bits inside the bucket where the edge lies.
  */
 static size_t keep_best(struct sampler *s, size_t n, size_t want_count, uint64_t want_mass) {
-    static const struct {
-        unsigned shift, bits;
-    } digits[] = {{21, 11}, {10, 11}, {0, 10}};
+    static const struct { unsigned shift, bits; } digits[] = {{21, 11}, {10, 11}, {0, 10}};
     struct candidate *c = s->kept;
     uint32_t prefix = 0, prefix_mask = 0;
     uint64_t mass = 0; /* of the candidates that are certainly above the edge */
@@ -134,7 +132,8 @@ static size_t keep_best(struct sampler *s, size_t n, size_t want_count, uint64_t
             }
         }
         uint32_t bucket = n_buckets - 1;
-        while (bucket > 0 && count + s->bucket_count[bucket] < want_count && mass + s->bucket_mass[bucket] < want_mass) {
+        while (bucket > 0 && count + s->bucket_count[bucket] < want_count &&
+               mass + s->bucket_mass[bucket] < want_mass) {
             count += s->bucket_count[bucket];
             mass += s->bucket_mass[bucket];
             bucket--;
@@ -209,7 +208,8 @@ static size_t gather(struct sampler *s, const struct shape *shape, uint32_t key_
     return n;
 }
 
-/* top_p alone, s->e and s->chunk_sum filled: candidates are the tokens above a floor that sinks until they hold `want`. */
+/* top_p alone, s->e and s->chunk_sum filled: candidates are the tokens above a floor that sinks until they hold `want`.
+ */
 static size_t gather_mass(struct sampler *s, const struct shape *shape, uint64_t want) {
     for (float floor = 1.0f / 16;; floor *= 1.0f / 16) {
         bool all = floor * SAMPLER_WEIGHT_ONE < 1.0f;
@@ -236,24 +236,21 @@ static uint64_t share(uint64_t total, float p) {
 }
 
 static int32_t draw_filtered(struct sampler *s, const struct shape *shape, const struct sampling *p, uint64_t random) {
+    bool by_rank = p->top_k > 0 && (size_t)p->top_k < s->vocab_size;
+    uint64_t want;
     size_t n;
-    if (p->top_k > 0 && (size_t)p->top_k < s->vocab_size) {
-        n = gather(s, shape, key_reached_by(s, (size_t)p->top_k), 0);
-        n = (size_t)p->top_k < n ? keep_best(s, n, (size_t)p->top_k, UINT64_MAX) : n;
-    } else if (p->min_p > 0.0f) {
-        n = gather(s, shape, 0, p->min_p);
+    if (by_rank || p->min_p > 0.0f) {
+        n = by_rank ? gather(s, shape, key_reached_by(s, (size_t)p->top_k), 0) : gather(s, shape, 0, p->min_p);
+        n = by_rank && (size_t)p->top_k < n ? keep_best(s, n, (size_t)p->top_k, UINT64_MAX) : n;
+        want = share(total_weight(s->kept, n), p->top_p);
     } else {
-        uint64_t total = sampler_exp(s->e, shape->z, s->vocab_size, shape->z_max, shape->scale, s->chunk_sum);
-        n = gather_mass(s, shape, share(total, p->top_p));
-        n = keep_best(s, n, n, share(total, p->top_p));
+        want = share(sampler_exp(s->e, shape->z, s->vocab_size, shape->z_max, shape->scale, s->chunk_sum), p->top_p);
+        n = gather_mass(s, shape, want);
     }
-    uint64_t total = total_weight(s->kept, n);
-    bool cut_already = p->top_k <= 0 && p->min_p <= 0.0f;
-    if (p->top_p < 1.0f && !cut_already) {
-        n = keep_best(s, n, n, share(total, p->top_p));
-        total = total_weight(s->kept, n);
+    if (p->top_p < 1.0f) {
+        n = keep_best(s, n, n, want);
     }
-    uint64_t target = sampler_scale_random(random, total), sum = 0;
+    uint64_t target = sampler_scale_random(random, total_weight(s->kept, n)), sum = 0;
     size_t i = 0;
     while (i + 1 < n && (sum += s->kept[i].weight) <= target) {
         i++;

@@ -1,11 +1,11 @@
 /*
  * From logits to one token. In this order:
  *
- *   logit_bias; end ids masked before min_tokens; repetition penalty (Keskar et al. 2019, section 4.1: over prompt and generated tokens,
- *   z > 0 ? z / r : z * r); frequency and presence penalty (OpenAI: z - count * f - (count > 0) * p, over generated tokens);
- *   greedy: the largest, of equal ones the lowest id; else
- *   temperature; min_p (kept: p >= min_p * p_best); top_k; top_p (the fewest best whose share of what is left reaches top_p);
- *   one choice by a random number that depends on (seed, position, choice) alone.
+ *   logit_bias; end ids masked before min_tokens; repetition penalty (Keskar et al. 2019, section 4.1: over prompt and
+ * generated tokens, z > 0 ? z / r : z * r); frequency and presence penalty (OpenAI: z - count * f - (count > 0) * p,
+ * over generated tokens); greedy: the largest, of equal ones the lowest id; else temperature; min_p (kept: p >= min_p *
+ * p_best); top_k; top_p (the fewest best whose share of what is left reaches top_p); one choice by a random number that
+ * depends on (seed, position, choice) alone.
  *
  * Equal logits at an edge of top_k or top_p are kept by lowest id. Logprobs are those of the unmodified logits.
  * Engine thread only; nothing allocates after sampler_init. Cost: one or two walks over the vocabulary, no sort.

@@ -20,8 +20,8 @@
 #define SAMPLER_INLINE static inline __attribute__((always_inline))
 
 /*
- * 2^x for x <= 0; below -126 it stays 2^-126, whose weight is 0. x = n + f with f in [-1/2, 1/2]; 2^f by its Taylor series
- * (coefficients ln(2)^k / k!, remainder below 2^-27) and 2^n put into the exponent.
+ * 2^x for x <= 0; below -126 it stays 2^-126, whose weight is 0. x = n + f with f in [-1/2, 1/2]; 2^f by its Taylor
+ * series (coefficients ln(2)^k / k!, remainder below 2^-27) and 2^n put into the exponent.
  */
 SAMPLER_INLINE float sampler_exp2(float x) {
     /* Clamped by its bits (-126 is 0xC2FC0000): a comparison of floats keeps compilers from using vectors. */

@@ -62,12 +62,13 @@ SAMPLER_INLINE uint64_t exp_body(float *e, const float *z, size_t n, float z_max
 }
 
 #if defined(__x86_64__)
-__attribute__((target("avx2,fma"))) static uint32_t max_avx2(const float *z, size_t n, uint32_t *chunk_max, uint32_t *infinite) {
+__attribute__((target("avx2,fma"))) static uint32_t max_avx2(const float *z, size_t n, uint32_t *chunk_max,
+                                                             uint32_t *infinite) {
     return max_body(z, n, chunk_max, infinite);
 }
 
-__attribute__((target("avx2,fma"))) static uint64_t exp_avx2(float *e, const float *z, size_t n, float z_max, float scale,
-                                                             uint64_t *chunk_sum) {
+__attribute__((target("avx2,fma"))) static uint64_t exp_avx2(float *e, const float *z, size_t n, float z_max,
+                                                             float scale, uint64_t *chunk_sum) {
     return exp_body(e, z, n, z_max, scale, chunk_sum);
 }
 

@@ -1,7 +1,7 @@
 /*
- * The sampler's walks over the whole vocabulary, compiled for the processor's vector width; the results are the same bits
- * on every processor. Both leave a summary of each SAMPLER_CHUNK ids behind, so that what comes after can pass over
- * the chunks that do not matter.
+ * The sampler's walks over the whole vocabulary, compiled for the processor's vector width; the results are the same
+ * bits on every processor. Both leave a summary of each SAMPLER_CHUNK ids behind, so that what comes after can pass
+ * over the chunks that do not matter.
  */
 #ifndef INFERD_SAMPLER_PASSES_H
 #define INFERD_SAMPLER_PASSES_H

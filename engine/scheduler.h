@@ -4,8 +4,8 @@
  * Policy
  *  - First one token for every running sequence that decodes, then prompt chunks of running sequences, then new
  *    ones from the head of waiting: rows <= max_batched_tokens, sequences <= max_sequences.
- *  - A sequence is admitted when the blocks of all its tokens, and of one more, are free, and takes them at once; so only a
- *    decode that crosses into a new block can meet an empty pool.
+ *  - A sequence is admitted when the blocks of all its tokens, and of one more, are free, and takes them at once; so
+ * only a decode that crosses into a new block can meet an empty pool.
  *  - Then the running sequence that arrived last is preempted: its blocks go back and it waits at the head, to be
  *    computed again. The oldest is never the victim while another runs, and one alone always fits (max_model_len <=
  *    tokens in the pool, checked at open), so the oldest always advances: no livelock.
@@ -33,9 +33,9 @@ int scheduler_init(struct scheduler *s, struct kv_cache *kv, size_t max_sequence
                    struct error *err);
 void scheduler_destroy(struct scheduler *s); /* the queues must be empty */
 
-void scheduler_add(struct scheduler *s, struct sequence *seq); /* a new one, behind all others */
-void scheduler_schedule(struct scheduler *s);                  /* fills scheduled, n_scheduled, rows */
-void scheduler_computed(struct scheduler *s);                  /* the step was run: n_computed of all advance */
+void scheduler_add(struct scheduler *s, struct sequence *seq);    /* a new one, behind all others */
+void scheduler_schedule(struct scheduler *s);                     /* fills scheduled, n_scheduled, rows */
+void scheduler_computed(struct scheduler *s);                     /* the step was run: n_computed of all advance */
 void scheduler_remove(struct scheduler *s, struct sequence *seq); /* take it out of its queue, release its blocks */
 
 #endif

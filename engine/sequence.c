@@ -38,8 +38,9 @@ static int check_sampling(const struct sampling *s, size_t vocab_size, struct er
     }
     for (size_t i = 0; i < s->n_logit_bias; i++) {
         if (s->logit_bias[i].id < 0 || (size_t)s->logit_bias[i].id >= vocab_size) {
-            return error_set_param(err, ERROR_INVALID, "logit_bias", "logit_bias: token id %d is outside the vocabulary of %zu",
-                                   s->logit_bias[i].id, vocab_size);
+            return error_set_param(err, ERROR_INVALID, "logit_bias",
+                                   "logit_bias: token id %d is outside the vocabulary of %zu", s->logit_bias[i].id,
+                                   vocab_size);
         }
         if (check_real("logit_bias", (double)s->logit_bias[i].bias, -100, 100, err) < 0) {
             return -1;
@@ -51,8 +52,8 @@ static int check_sampling(const struct sampling *s, size_t vocab_size, struct er
 static int check_ids(const char *name, const int32_t *ids, size_t n, size_t vocab_size, struct error *err) {
     for (size_t i = 0; i < n; i++) {
         if (ids[i] < 0 || (size_t)ids[i] >= vocab_size) {
-            return error_set_param(err, ERROR_INVALID, name, "%s: token id %d is outside the vocabulary of %zu", name, ids[i],
-                                   vocab_size);
+            return error_set_param(err, ERROR_INVALID, name, "%s: token id %d is outside the vocabulary of %zu", name,
+                                   ids[i], vocab_size);
         }
     }
     return 0;
@@ -68,25 +69,29 @@ static int check_request(const struct engine_request *r, const struct sequence_l
                                limits->max_model_len, r->n_prompt);
     }
     if (r->max_tokens > limits->max_model_len - r->n_prompt) {
-        return error_set_param(err, ERROR_CONTEXT_LENGTH, "max_tokens",
-                               "the context holds %zu tokens, but %zu were asked for: %zu in the prompt and max_tokens %zu",
-                               limits->max_model_len, r->n_prompt + r->max_tokens, r->n_prompt, r->max_tokens);
+        return error_set_param(
+            err, ERROR_CONTEXT_LENGTH, "max_tokens",
+            "the context holds %zu tokens, but %zu were asked for: %zu in the prompt and max_tokens %zu",
+            limits->max_model_len, r->n_prompt + r->max_tokens, r->n_prompt, r->max_tokens);
     }
     if (r->max_tokens != 0 && r->min_tokens > r->max_tokens) {
-        return error_set_param(err, ERROR_INVALID, "min_tokens", "min_tokens (%zu) must not pass max_tokens (%zu)", r->min_tokens,
-                               r->max_tokens);
+        return error_set_param(err, ERROR_INVALID, "min_tokens", "min_tokens (%zu) must not pass max_tokens (%zu)",
+                               r->min_tokens, r->max_tokens);
     }
     if (r->n_stop > ENGINE_MAX_STOP) {
         return error_set_param(err, ERROR_INVALID, "stop", "at most %d stop strings are allowed", ENGINE_MAX_STOP);
     }
     for (size_t i = 0; i < r->n_stop; i++) {
         /* A stop string of whole characters can match at character borders only, so no shown text ends inside one. */
-        if (r->stop[i].len == 0 || r->stop[i].len > ENGINE_MAX_STOP_LEN || !utf8_is_valid(r->stop[i].bytes, r->stop[i].len)) {
-            return error_set_param(err, ERROR_INVALID, "stop", "a stop string must be UTF-8 of 1 to %d bytes", ENGINE_MAX_STOP_LEN);
+        if (r->stop[i].len == 0 || r->stop[i].len > ENGINE_MAX_STOP_LEN ||
+            !utf8_is_valid(r->stop[i].bytes, r->stop[i].len)) {
+            return error_set_param(err, ERROR_INVALID, "stop", "a stop string must be UTF-8 of 1 to %d bytes",
+                                   ENGINE_MAX_STOP_LEN);
         }
     }
     if (r->n_stop_ids > ENGINE_MAX_STOP_IDS) {
-        return error_set_param(err, ERROR_INVALID, "stop_token_ids", "at most %d stop token ids are allowed", ENGINE_MAX_STOP_IDS);
+        return error_set_param(err, ERROR_INVALID, "stop_token_ids", "at most %d stop token ids are allowed",
+                               ENGINE_MAX_STOP_IDS);
     }
     if (check_ids("prompt", r->prompt, r->n_prompt, limits->vocab_size, err) < 0 ||
         check_ids("stop_token_ids", r->stop_ids, r->n_stop_ids, limits->vocab_size, err) < 0) {

@@ -40,8 +40,8 @@ struct sequence {
     int32_t *blocks; /* [n_blocks], room for max_total tokens, owned */
     size_t n_blocks;
 
-    struct sampling sampling;      /* its logit_bias is owned */
-    uint64_t seed;                 /* the request's, or a random one */
+    struct sampling sampling; /* its logit_bias is owned */
+    uint64_t seed;            /* the request's, or a random one */
     size_t min_tokens;
     int32_t *end_ids; /* [n_end_ids], owned: the model's own first (none with ignore_eos), then the request's */
     size_t n_model_end_ids, n_end_ids;

@@ -1,7 +1,8 @@
 /*
  * Stop strings over a stream of bytes that arrives in arbitrary pieces. The result does not depend on where the
  * pieces are cut: bytes are taken one by one, the first stop string to be complete ends the text, and of several
- * complete at the same byte the longest (the one that begins first) counts. Text that may still become a stop string is held back.
+ * complete at the same byte the longest (the one that begins first) counts. Text that may still become a stop string is
+ * held back.
  *
  * Each string has a Knuth-Morris-Pratt automaton, so a byte costs O(1) amortised for each string.
  */

@@ -1,4 +1,5 @@
-/* The architecture table: what distinguishes the model families, one row each. All else is in the model's own numbers. */
+/* The architecture table: what distinguishes the model families, one row each. All else is in the model's own numbers.
+ */
 #ifndef INFERD_ARCH_H
 #define INFERD_ARCH_H
 
@@ -14,17 +15,17 @@ enum window_rule {
 };
 
 struct architecture {
-    const char *name;      /* what users see */
-    const char *gguf_name; /* general.architecture, NULL = none of its own */
-    const char *hf_class;  /* config.json "architectures"[0] */
-    enum rope_style gguf_rope;   /* Hugging Face files are always ROPE_HALVES */
-    bool qkv_bias;               /* q, k and v have biases */
-    bool qk_norm;                /* each head of q and k is normed before rope */
-    bool post_norms;             /* attention and feed-forward outputs are normed before they are added */
-    bool norm_plus_one;          /* Hugging Face files store norm weights less 1 (GGUF files have it added) */
-    bool embed_scaled;           /* embeddings are multiplied by sqrt(n_embd) */
-    bool tied_by_default;        /* what a config.json without tie_word_embeddings means */
-    bool rope_factors;           /* GGUF files may carry rope_freqs.weight */
+    const char *name;          /* what users see */
+    const char *gguf_name;     /* general.architecture, NULL = none of its own */
+    const char *hf_class;      /* config.json "architectures"[0] */
+    enum rope_style gguf_rope; /* Hugging Face files are always ROPE_HALVES */
+    bool qkv_bias;             /* q, k and v have biases */
+    bool qk_norm;              /* each head of q and k is normed before rope */
+    bool post_norms;           /* attention and feed-forward outputs are normed before they are added */
+    bool norm_plus_one;        /* Hugging Face files store norm weights less 1 (GGUF files have it added) */
+    bool embed_scaled;         /* embeddings are multiplied by sqrt(n_embd) */
+    bool tied_by_default;      /* what a config.json without tie_word_embeddings means */
+    bool rope_factors;         /* GGUF files may carry rope_freqs.weight */
     enum window_rule window;
     enum activation activation;
 };

@@ -49,8 +49,8 @@ static int check_rope(const char *which, const struct rope_config *r, struct err
     if (needs_context && !(r->original_context >= 1 && r->original_context <= 1e9)) {
         return error_set(err, ERROR_MODEL, "the %s scaling has no usable original context length", which);
     }
-    if (r->scaling == ROPE_SCALING_LLAMA3 && !(r->low_freq_factor > 0 && r->high_freq_factor > r->low_freq_factor &&
-                                               r->high_freq_factor <= 1e6)) {
+    if (r->scaling == ROPE_SCALING_LLAMA3 &&
+        !(r->low_freq_factor > 0 && r->high_freq_factor > r->low_freq_factor && r->high_freq_factor <= 1e6)) {
         return error_set(err, ERROR_MODEL, "the %s scaling needs 0 < low_freq_factor < high_freq_factor", which);
     }
     if (r->scaling == ROPE_SCALING_YARN) {
@@ -78,7 +78,8 @@ int model_config_check(struct model_config *c, struct error *err) {
         return error_set(err, ERROR_MODEL, "a head of %zu features is not supported (even, 2 to 1024)", c->head_dim);
     }
     if (c->n_heads % c->n_kv_heads != 0) {
-        return error_set(err, ERROR_MODEL, "%zu heads do not divide among %zu key-value heads", c->n_heads, c->n_kv_heads);
+        return error_set(err, ERROR_MODEL, "%zu heads do not divide among %zu key-value heads", c->n_heads,
+                         c->n_kv_heads);
     }
     if (c->n_rot == 0) {
         c->n_rot = c->head_dim;

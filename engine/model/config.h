@@ -20,9 +20,9 @@ struct model_config {
     size_t context_length; /* positions the model was made for */
     size_t n_rot;          /* rotated features of a head */
     double norm_eps;
-    double attention_scale; /* what q k^T is multiplied by */
-    bool tied_head;         /* the output head is the embedding */
-    size_t window;          /* keys that a layer with a sliding window sees, 0 = no layer has one */
+    double attention_scale;              /* what q k^T is multiplied by */
+    bool tied_head;                      /* the output head is the embedding */
+    size_t window;                       /* keys that a layer with a sliding window sees, 0 = no layer has one */
     bool sliding[MODEL_MAX_LAYERS];      /* which layers those are */
     struct rope_config rope, rope_local; /* local: for sliding layers of WINDOW_PATTERN */
 };

@@ -17,7 +17,8 @@ static const char *full_key(struct gguf *g, const char *key) {
 }
 
 /* An absent key leaves *out as it is. */
-static int get_int(struct gguf *g, const char *key, int64_t min, int64_t max, bool required, int64_t *out, struct error *err) {
+static int get_int(struct gguf *g, const char *key, int64_t min, int64_t max, bool required, int64_t *out,
+                   struct error *err) {
     if (!model_file_has(g->file, full_key(g, key))) {
         return required ? error_set(err, ERROR_MODEL, "the metadata has no %s", g->key) : 0;
     }
@@ -26,13 +27,15 @@ static int get_int(struct gguf *g, const char *key, int64_t min, int64_t max, bo
         return error_set(err, ERROR_UNSUPPORTED, "%s is not one whole number", g->key);
     }
     if (value < min || value > max) {
-        return error_set(err, ERROR_MODEL, "%s is %lld, outside %lld to %lld", g->key, (long long)value, (long long)min, (long long)max);
+        return error_set(err, ERROR_MODEL, "%s is %lld, outside %lld to %lld", g->key, (long long)value, (long long)min,
+                         (long long)max);
     }
     *out = value;
     return 0;
 }
 
-static int get_size(struct gguf *g, const char *key, int64_t min, int64_t max, bool required, size_t *out, struct error *err) {
+static int get_size(struct gguf *g, const char *key, int64_t min, int64_t max, bool required, size_t *out,
+                    struct error *err) {
     int64_t value = (int64_t)*out;
     if (get_int(g, key, min, max, required, &value, err) < 0) {
         return -1;
@@ -41,7 +44,8 @@ static int get_size(struct gguf *g, const char *key, int64_t min, int64_t max, b
     return 0;
 }
 
-static int get_real(struct gguf *g, const char *key, double min, double max, bool required, double *out, struct error *err) {
+static int get_real(struct gguf *g, const char *key, double min, double max, bool required, double *out,
+                    struct error *err) {
     if (!model_file_has(g->file, full_key(g, key))) {
         return required ? error_set(err, ERROR_MODEL, "the metadata has no %s", g->key) : 0;
     }
@@ -66,9 +70,16 @@ static int refuse_unsupported(struct gguf *g, struct error *err) {
         const char *key;
         double neutral;
     } keys[] = {
-        {"expert_count", 0},        {"attention.clamp_kqv", 0},    {"attention.max_alibi_bias", 0}, {"attn_logit_softcapping", 0},
-        {"final_logit_softcapping", 0}, {"logit_scale", 1},        {"residual_scale", 1},           {"embedding_scale", 1},
-        {"attention.temperature_scale", 0}, {"rope.scaling.yarn_log_multiplier", 0},
+        {"expert_count", 0},
+        {"attention.clamp_kqv", 0},
+        {"attention.max_alibi_bias", 0},
+        {"attn_logit_softcapping", 0},
+        {"final_logit_softcapping", 0},
+        {"logit_scale", 1},
+        {"residual_scale", 1},
+        {"embedding_scale", 1},
+        {"attention.temperature_scale", 0},
+        {"rope.scaling.yarn_log_multiplier", 0},
     };
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
         double value = keys[i].neutral;
@@ -187,7 +198,8 @@ int model_config_from_gguf(const struct model_file *file, struct model_config *o
             shown[i] = ch > ' ' && ch < 127 ? ch : '?';
         }
         architecture_names(known, sizeof known);
-        return error_set(err, ERROR_UNSUPPORTED, "the architecture \"%s\" is not supported (supported: %s)", shown, known);
+        return error_set(err, ERROR_UNSUPPORTED, "the architecture \"%s\" is not supported (supported: %s)", shown,
+                         known);
     }
     struct model_config c;
     model_config_defaults(&c, arch, true);
@@ -222,8 +234,9 @@ int model_config_from_gguf(const struct model_file *file, struct model_config *o
         return -1;
     }
     if (value_length != 0 && value_length != c.head_dim) {
-        return error_set(err, ERROR_UNSUPPORTED, "keys of %zu and values of %zu features are not supported: they must be equal",
-                         c.head_dim, value_length);
+        return error_set(err, ERROR_UNSUPPORTED,
+                         "keys of %zu and values of %zu features are not supported: they must be equal", c.head_dim,
+                         value_length);
     }
     *out = c;
     return 0;

@@ -18,7 +18,8 @@ static bool present(const cJSON *json, const char *key) {
     return item && !cJSON_IsNull(item);
 }
 
-static int get_size(const cJSON *json, const char *key, int64_t min, int64_t max, bool required, size_t *out, struct error *err) {
+static int get_size(const cJSON *json, const char *key, int64_t min, int64_t max, bool required, size_t *out,
+                    struct error *err) {
     if (required && !present(json, key)) {
         return error_set(err, ERROR_MODEL, "there is no %s", key);
     }
@@ -30,7 +31,8 @@ static int get_size(const cJSON *json, const char *key, int64_t min, int64_t max
     return 0;
 }
 
-static int get_real(const cJSON *json, const char *key, double min, double max, bool required, double *out, struct error *err) {
+static int get_real(const cJSON *json, const char *key, double min, double max, bool required, double *out,
+                    struct error *err) {
     if (required && !present(json, key)) {
         return error_set(err, ERROR_MODEL, "there is no %s", key);
     }
@@ -55,7 +57,8 @@ static int find_architecture(const cJSON *json, const struct architecture **out,
             shown[i] = c > ' ' && c < 127 ? c : '?';
         }
         architecture_names(known, sizeof known);
-        return error_set(err, ERROR_UNSUPPORTED, "the architecture \"%s\" is not supported (supported: %s)", shown, known);
+        return error_set(err, ERROR_UNSUPPORTED, "the architecture \"%s\" is not supported (supported: %s)", shown,
+                         known);
     }
     *out = arch;
     return 0;
@@ -83,7 +86,9 @@ static int refuse_unsupported(const cJSON *json, const struct architecture *arch
     }
     if (attention_bias || mlp_bias || bidirectional) {
         return error_set(err, ERROR_UNSUPPORTED, "%s is not supported",
-                         attention_bias ? "attention_bias" : mlp_bias ? "mlp_bias" : "use_bidirectional_attention");
+                         attention_bias ? "attention_bias"
+                         : mlp_bias     ? "mlp_bias"
+                                        : "use_bidirectional_attention");
     }
     double partial = 1;
     if (get_real(json, "partial_rotary_factor", 0, 1, false, &partial, err) < 0) {
@@ -99,7 +104,8 @@ static int refuse_unsupported(const cJSON *json, const struct architecture *arch
         return blame_file(err);
     }
     if (act && strcmp(act, want) != 0) {
-        return error_set(err, ERROR_UNSUPPORTED, "an activation other than %s is not supported for %s", want, arch->name);
+        return error_set(err, ERROR_UNSUPPORTED, "an activation other than %s is not supported for %s", want,
+                         arch->name);
     }
     return 0;
 }
@@ -123,7 +129,8 @@ static int read_rope_dict(const cJSON *json, size_t context, struct rope_config 
     } else if (strcmp(type, "yarn") == 0) {
         r->scaling = ROPE_SCALING_YARN;
     } else {
-        return error_set(err, ERROR_UNSUPPORTED, "the rope scaling type is not supported (default, linear, llama3 and yarn are)");
+        return error_set(err, ERROR_UNSUPPORTED,
+                         "the rope scaling type is not supported (default, linear, llama3 and yarn are)");
     }
     bool truncate = true;
     double partial = 1, mscale = 0, mscale_all_dim = 0;
@@ -133,7 +140,8 @@ static int read_rope_dict(const cJSON *json, size_t context, struct rope_config 
     if (get_real(json, "factor", 1, 1e4, true, &r->factor, err) < 0 ||
         get_real(json, "original_max_position_embeddings", 1, 1e9, false, &r->original_context, err) < 0 ||
         get_real(json, "low_freq_factor", 1e-3, 1e6, r->scaling == ROPE_SCALING_LLAMA3, &r->low_freq_factor, err) < 0 ||
-        get_real(json, "high_freq_factor", 1e-3, 1e6, r->scaling == ROPE_SCALING_LLAMA3, &r->high_freq_factor, err) < 0 ||
+        get_real(json, "high_freq_factor", 1e-3, 1e6, r->scaling == ROPE_SCALING_LLAMA3, &r->high_freq_factor, err) <
+            0 ||
         get_real(json, "beta_fast", 1e-3, 1e6, false, &r->beta_fast, err) < 0 ||
         get_real(json, "beta_slow", 1e-3, 1e6, false, &r->beta_slow, err) < 0 ||
         get_real(json, "attention_factor", 1e-3, 100, false, &r->attention_factor, err) < 0 ||
@@ -145,7 +153,9 @@ static int read_rope_dict(const cJSON *json, size_t context, struct rope_config 
     }
     if (mscale != 0 || mscale_all_dim != 0 || !truncate || partial != 1) {
         return error_set(err, ERROR_UNSUPPORTED, "rope scaling with %s is not supported",
-                         !truncate ? "truncate = false" : partial != 1 ? "partial_rotary_factor" : "mscale");
+                         !truncate      ? "truncate = false"
+                         : partial != 1 ? "partial_rotary_factor"
+                                        : "mscale");
     }
     return 0;
 }
@@ -186,7 +196,8 @@ static int read_layer_types(const cJSON *types, struct model_config *c, struct e
     cJSON_ArrayForEach(type, types) {
         if (!cJSON_IsString(type) ||
             (strcmp(type->valuestring, "sliding_attention") != 0 && strcmp(type->valuestring, "full_attention") != 0)) {
-            return error_set(err, ERROR_UNSUPPORTED, "layer_types has a kind that is neither full_attention nor sliding_attention");
+            return error_set(err, ERROR_UNSUPPORTED,
+                             "layer_types has a kind that is neither full_attention nor sliding_attention");
         }
         c->sliding[l++] = strcmp(type->valuestring, "sliding_attention") == 0;
     }
@@ -199,8 +210,8 @@ static int read_windows(const cJSON *json, struct model_config *c, struct error 
     const cJSON *types = cJSON_GetObjectItemCaseSensitive(json, "layer_types");
     if (get_flag(json, "use_sliding_window", &use, err) < 0 ||
         get_size(json, "max_window_layers", 0, 1 << 20, false, &first, err) < 0 ||
-        get_size(json, present(json, "sliding_window_pattern") ? "sliding_window_pattern" : "_sliding_window_pattern", 1,
-                 MODEL_MAX_LAYERS, false, &pattern, err) < 0) {
+        get_size(json, present(json, "sliding_window_pattern") ? "sliding_window_pattern" : "_sliding_window_pattern",
+                 1, MODEL_MAX_LAYERS, false, &pattern, err) < 0) {
         return -1;
     }
     switch (c->arch->window) {

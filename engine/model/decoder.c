@@ -13,14 +13,15 @@ static size_t element_bytes(enum dtype t) {
 }
 
 bool decoder_kv_token_bytes(const struct model_config *c, enum dtype kv_dtype, size_t *bytes) {
-    return checked_mul(2 * element_bytes(kv_dtype), model_config_kv_dim(c), bytes) && checked_mul(*bytes, c->n_layers, bytes);
+    return checked_mul(2 * element_bytes(kv_dtype), model_config_kv_dim(c), bytes) &&
+           checked_mul(*bytes, c->n_layers, bytes);
 }
 
 /*
  * The workspace is one allocation, carved in this order. With base NULL it only counts. False on overflow.
  */
-static bool carve(struct decoder *d, const struct model_config *c, enum dtype activation, size_t max_rows, size_t max_logits,
-                  char *base, size_t *bytes) {
+static bool carve(struct decoder *d, const struct model_config *c, enum dtype activation, size_t max_rows,
+                  size_t max_logits, char *base, size_t *bytes) {
     size_t q = model_config_q_dim(c), kv = model_config_kv_dim(c), e = element_bytes(activation);
     const struct {
         void **field;
@@ -54,7 +55,8 @@ static bool carve(struct decoder *d, const struct model_config *c, enum dtype ac
     return true;
 }
 
-bool decoder_workspace_bytes(const struct model_config *c, enum dtype activation, size_t max_rows, size_t max_logits, size_t *bytes) {
+bool decoder_workspace_bytes(const struct model_config *c, enum dtype activation, size_t max_rows, size_t max_logits,
+                             size_t *bytes) {
     struct decoder none;
     return carve(&none, c, activation, max_rows, max_logits, NULL, bytes);
 }
@@ -77,8 +79,10 @@ static int open_workspace(struct decoder *d, struct error *err) {
     struct backend_info info;
     d->ops->info(d->backend, &info);
     enum dtype activation = info.activation_dtype;
-    if (!decoder_workspace_bytes(&d->config, activation, d->limits.max_rows, d->limits.max_logits, &d->workspace_bytes)) {
-        return error_set(err, ERROR_DOES_NOT_FIT, "the workspace for %zu rows is larger than the address space", d->limits.max_rows);
+    if (!decoder_workspace_bytes(&d->config, activation, d->limits.max_rows, d->limits.max_logits,
+                                 &d->workspace_bytes)) {
+        return error_set(err, ERROR_DOES_NOT_FIT, "the workspace for %zu rows is larger than the address space",
+                         d->limits.max_rows);
     }
     if (d->ops->alloc(d->backend, d->workspace_bytes, &d->workspace, err) < 0) {
         return error_prefix(err, "workspace of %zu bytes", d->workspace_bytes);
@@ -109,8 +113,8 @@ static int open_kv(struct decoder *d, struct error *err) {
     return 0;
 }
 
-int decoder_open(struct decoder *d, const struct model_config *config, struct weights *weights, const struct decoder_limits *limits,
-                 struct error *err) {
+int decoder_open(struct decoder *d, const struct model_config *config, struct weights *weights,
+                 const struct decoder_limits *limits, struct error *err) {
     struct decoder made = {
         .ops = weights->ops, .backend = weights->backend, .config = *config, .weights = *weights, .limits = *limits};
     *weights = (struct weights){0};
@@ -166,7 +170,8 @@ static int attention_block(struct decoder *d, const struct decoder_batch *b, siz
     float eps = (float)c->norm_eps;
     void *q = d->qkv, *k = column(d, d->qkv, Q), *v = column(d, d->qkv, Q + KV);
 
-    const struct linear_part parts[] = {{&w->q, w->q_bias, q, ld}, {&w->k, w->k_bias, k, ld}, {&w->v, w->v_bias, v, ld}};
+    const struct linear_part parts[] = {
+        {&w->q, w->q_bias, q, ld}, {&w->k, w->k_bias, k, ld}, {&w->v, w->v_bias, v, ld}};
     TRY(op->linear(be, d->h, E, b->rows, parts, 3, err));
     if (w->q_norm) {
         TRY(op->rms_norm(be, q, ld, q, ld, NULL, 0, w->q_norm, b->rows, c->n_heads, D, eps, err));

@@ -19,7 +19,7 @@ struct decoder_batch {
     int32_t *context_lens; /* [n_sequences] tokens in KV including this step's */
     int32_t *block_tables; /* [n_sequences][max_blocks] */
     size_t max_blocks;
-    int32_t *logit_rows;   /* [n_logits] rows whose logits are asked for, ascending */
+    int32_t *logit_rows; /* [n_logits] rows whose logits are asked for, ascending */
 };
 
 struct decoder_limits {
@@ -54,14 +54,16 @@ struct decoder {
 
 /* Bytes of one KV token over all layers; of the workspace. False if a product overflows. */
 bool decoder_kv_token_bytes(const struct model_config *c, enum dtype kv_dtype, size_t *bytes);
-bool decoder_workspace_bytes(const struct model_config *c, enum dtype activation, size_t max_rows, size_t max_logits, size_t *bytes);
+bool decoder_workspace_bytes(const struct model_config *c, enum dtype activation, size_t max_rows, size_t max_logits,
+                             size_t *bytes);
 
 /* The decoder takes *weights over (also when it fails). The backend must outlive it. */
-int decoder_open(struct decoder *d, const struct model_config *config, struct weights *weights, const struct decoder_limits *limits,
-                 struct error *err);
+int decoder_open(struct decoder *d, const struct model_config *config, struct weights *weights,
+                 const struct decoder_limits *limits, struct error *err);
 void decoder_close(struct decoder *d); /* NULL, a zeroed and a half-open one are fine */
 
-/* Compute a step: K and V of every row are stored, the logits of logit_rows lie in d->logits when it returns (after a sync). */
+/* Compute a step: K and V of every row are stored, the logits of logit_rows lie in d->logits when it returns (after a
+ * sync). */
 int decoder_forward(struct decoder *d, const struct decoder_batch *batch, struct error *err);
 
 #endif

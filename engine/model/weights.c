@@ -13,8 +13,8 @@ enum presence { ALWAYS, IF_QKV_BIAS, IF_QK_NORM, IF_POST_NORMS, IF_UNTIED };
 enum dimension { DIM_NONE, DIM_VOCAB, DIM_EMBD, DIM_Q, DIM_KV, DIM_HEAD, DIM_FF };
 
 struct role {
-    const char *gguf; /* behind "blk.N." for a layer's */
-    const char *hf;   /* behind "model.layers.N." for a layer's */
+    const char *gguf;          /* behind "blk.N." for a layer's */
+    const char *hf;            /* behind "model.layers.N." for a layer's */
     const char *hf_post_norms; /* the Hugging Face name in models with post-norms, if another */
     size_t offset;             /* of a struct weight, or of a const float * */
     enum dimension n, k;       /* [n][k], or [n] for vectors */
@@ -42,10 +42,10 @@ static const struct role layer_roles[] = {
     {"attn_q_norm.weight", "self_attn.q_norm.weight", NULL, LAYER_ROLE(q_norm), DIM_HEAD, DIM_NONE, IF_QK_NORM, true},
     {"attn_k_norm.weight", "self_attn.k_norm.weight", NULL, LAYER_ROLE(k_norm), DIM_HEAD, DIM_NONE, IF_QK_NORM, true},
     {"attn_output.weight", "self_attn.o_proj.weight", NULL, LAYER_ROLE(o), DIM_EMBD, DIM_Q, ALWAYS, false},
-    {"post_attention_norm.weight", "post_attention_layernorm.weight", NULL, LAYER_ROLE(post_attn_norm), DIM_EMBD, DIM_NONE,
-     IF_POST_NORMS, true},
-    {"ffn_norm.weight", "post_attention_layernorm.weight", "pre_feedforward_layernorm.weight", LAYER_ROLE(ffn_norm), DIM_EMBD,
-     DIM_NONE, ALWAYS, true},
+    {"post_attention_norm.weight", "post_attention_layernorm.weight", NULL, LAYER_ROLE(post_attn_norm), DIM_EMBD,
+     DIM_NONE, IF_POST_NORMS, true},
+    {"ffn_norm.weight", "post_attention_layernorm.weight", "pre_feedforward_layernorm.weight", LAYER_ROLE(ffn_norm),
+     DIM_EMBD, DIM_NONE, ALWAYS, true},
     {"ffn_gate.weight", "mlp.gate_proj.weight", NULL, LAYER_ROLE(gate), DIM_FF, DIM_EMBD, ALWAYS, false},
     {"ffn_up.weight", "mlp.up_proj.weight", NULL, LAYER_ROLE(up), DIM_FF, DIM_EMBD, ALWAYS, false},
     {"ffn_down.weight", "mlp.down_proj.weight", NULL, LAYER_ROLE(down), DIM_EMBD, DIM_FF, ALWAYS, false},
@@ -119,8 +119,10 @@ static int find(const struct load *l, const struct role *r, int layer, const str
     if (!t) {
         return error_set(err, ERROR_MODEL, "the tensor %s is missing", name);
     }
-    if (r->k == DIM_NONE ? t->n_dims != 1 || t->shape[0] != n : t->n_dims != 2 || t->shape[0] != n || t->shape[1] != k) {
-        return error_set(err, ERROR_MODEL, "the tensor %s has not the shape [%zu][%zu] that the configuration asks for", name, n, k);
+    if (r->k == DIM_NONE ? t->n_dims != 1 || t->shape[0] != n
+                         : t->n_dims != 2 || t->shape[0] != n || t->shape[1] != k) {
+        return error_set(err, ERROR_MODEL, "the tensor %s has not the shape [%zu][%zu] that the configuration asks for",
+                         name, n, k);
     }
     *out = t;
     return 0;
@@ -133,8 +135,8 @@ static int load_matrix(const struct load *l, const struct role *r, int layer, st
     }
     struct weight w = {.dtype = t->dtype, .n = t->shape[0], .k = t->shape[1], .data = t->data};
     if (t->dtype == DTYPE_I8 || t->dtype == DTYPE_I32 || !dtype_row_bytes(t->dtype, w.k, &w.row_bytes)) {
-        return error_set(err, ERROR_UNSUPPORTED, "the tensor %s has the type %s, which is not supported for weights", t->name,
-                         t->type);
+        return error_set(err, ERROR_UNSUPPORTED, "the tensor %s has the type %s, which is not supported for weights",
+                         t->name, t->type);
     }
     if (l->w->ops->weight_load(l->w->backend, &w, err) < 0) {
         return error_prefix(err, "%s", t->name);
@@ -158,8 +160,8 @@ static float element(const struct tensor *t, size_t i) {
 
 static int read_vector(const struct tensor *t, float add, float *out, struct error *err) {
     if (t->dtype != DTYPE_F32 && t->dtype != DTYPE_F16 && t->dtype != DTYPE_BF16) {
-        return error_set(err, ERROR_UNSUPPORTED, "the tensor %s has the type %s, which is not supported for vectors", t->name,
-                         t->type);
+        return error_set(err, ERROR_UNSUPPORTED, "the tensor %s has the type %s, which is not supported for vectors",
+                         t->name, t->type);
     }
     for (size_t i = 0; i < t->shape[0]; i++) {
         out[i] = element(t, i) + add;
@@ -181,10 +183,12 @@ struct vectors {
     size_t used;
 };
 
-static int load_vector(const struct load *l, const struct role *r, int layer, struct vectors *v, const float **out, struct error *err) {
+static int load_vector(const struct load *l, const struct role *r, int layer, struct vectors *v, const float **out,
+                       struct error *err) {
     const struct tensor *t;
     if (find(l, r, layer, &t, err) < 0 ||
-        read_vector(t, r->norm && l->c->arch->norm_plus_one && !l->c->from_gguf ? 1.0f : 0.0f, v->host + v->used, err) < 0) {
+        read_vector(t, r->norm && l->c->arch->norm_plus_one && !l->c->from_gguf ? 1.0f : 0.0f, v->host + v->used, err) <
+            0) {
         return -1;
     }
     *out = l->w->vectors + v->used;
@@ -194,8 +198,8 @@ static int load_vector(const struct load *l, const struct role *r, int layer, st
     return 0;
 }
 
-static int load_roles(const struct load *l, const struct role *roles, size_t n_roles, int layer, void *base, struct vectors *v,
-                      struct error *err) {
+static int load_roles(const struct load *l, const struct role *roles, size_t n_roles, int layer, void *base,
+                      struct vectors *v, struct error *err) {
     for (size_t i = 0; i < n_roles; i++) {
         if (!is_present(&roles[i], l->c)) {
             continue;
@@ -223,7 +227,8 @@ static size_t vectors_size(const struct model_config *c) {
     return total;
 }
 
-static bool name_in_roles(const char *name, const struct role *roles, size_t n_roles, int layer, const struct model_config *c) {
+static bool name_in_roles(const char *name, const struct role *roles, size_t n_roles, int layer,
+                          const struct model_config *c) {
     for (size_t i = 0; i < n_roles; i++) {
         char known[TENSOR_NAME_MAX];
         role_name(&roles[i], c, layer, known);
@@ -250,12 +255,14 @@ static int refuse_unknown_tensors(const struct load *l, struct error *err) {
     for (size_t i = 0; i < model_file_n_tensors(l->file); i++) {
         const char *name = model_file_tensor(l->file, i)->name;
         int layer = -1, end = 0;
-        bool in_layer = sscanf(name, l->c->from_gguf ? "blk.%5d.%n" : "model.layers.%5d.%n", &layer, &end) == 1 && end > 0;
+        bool in_layer =
+            sscanf(name, l->c->from_gguf ? "blk.%5d.%n" : "model.layers.%5d.%n", &layer, &end) == 1 && end > 0;
         bool known = in_layer ? layer >= 0 && (size_t)layer < l->c->n_layers &&
                                     name_in_roles(name, layer_roles, N_LAYER_ROLES, layer, l->c)
                               : name_in_roles(name, model_roles, N_MODEL_ROLES, -1, l->c);
         if (!known && !is_redundant(name, l->c)) {
-            return error_set(err, ERROR_UNSUPPORTED, "the tensor %.100s is not part of a %s model as it is supported here", name,
+            return error_set(err, ERROR_UNSUPPORTED,
+                             "the tensor %.100s is not part of a %s model as it is supported here", name,
                              l->c->arch->name);
         }
     }
@@ -269,7 +276,8 @@ static int load_rope_factors(const struct load *l, struct error *err) {
         return 0;
     }
     if (t->n_dims != 1 || t->shape[0] != n) {
-        return error_set(err, ERROR_MODEL, "the tensor rope_freqs.weight has not the %zu elements of half the rotated features", n);
+        return error_set(err, ERROR_MODEL,
+                         "the tensor rope_freqs.weight has not the %zu elements of half the rotated features", n);
     }
     l->w->rope_factors = calloc(n, sizeof *l->w->rope_factors);
     if (!l->w->rope_factors) {
@@ -311,8 +319,8 @@ static int load_all(const struct load *l, struct error *err) {
     return rc;
 }
 
-int weights_load(struct weights *w, const struct model_config *c, const struct model_file *file, const struct backend_ops *ops,
-                 struct backend *backend, struct error *err) {
+int weights_load(struct weights *w, const struct model_config *c, const struct model_file *file,
+                 const struct backend_ops *ops, struct backend *backend, struct error *err) {
     struct weights made = {.ops = ops, .backend = backend};
     struct load l = {&made, c, file};
     if (refuse_unknown_tensors(&l, err) < 0 || load_rope_factors(&l, err) < 0 || load_all(&l, err) < 0) {

@@ -11,36 +11,36 @@
 #include <inferd/backend.h>
 
 struct layer_weights {
-    const float *attn_norm;      /* [n_embd] */
-    struct weight q;             /* [n_heads * head_dim][n_embd] */
-    struct weight k, v;          /* [n_kv_heads * head_dim][n_embd] */
-    const float *q_bias;         /* [n_heads * head_dim] or NULL */
+    const float *attn_norm;       /* [n_embd] */
+    struct weight q;              /* [n_heads * head_dim][n_embd] */
+    struct weight k, v;           /* [n_kv_heads * head_dim][n_embd] */
+    const float *q_bias;          /* [n_heads * head_dim] or NULL */
     const float *k_bias, *v_bias; /* [n_kv_heads * head_dim] or NULL */
     const float *q_norm, *k_norm; /* [head_dim] or NULL */
-    struct weight o;             /* [n_embd][n_heads * head_dim] */
-    const float *post_attn_norm; /* [n_embd] or NULL */
-    const float *ffn_norm;       /* [n_embd] */
-    struct weight gate, up;      /* [n_ff][n_embd] */
-    struct weight down;          /* [n_embd][n_ff] */
-    const float *post_ffn_norm;  /* [n_embd] or NULL */
+    struct weight o;              /* [n_embd][n_heads * head_dim] */
+    const float *post_attn_norm;  /* [n_embd] or NULL */
+    const float *ffn_norm;        /* [n_embd] */
+    struct weight gate, up;       /* [n_ff][n_embd] */
+    struct weight down;           /* [n_embd][n_ff] */
+    const float *post_ffn_norm;   /* [n_embd] or NULL */
 };
 
 struct weights {
     const struct backend_ops *ops;
     struct backend *backend;
-    struct weight embed;        /* [vocab_size][n_embd] */
-    const float *output_norm;   /* [n_embd] */
-    struct weight output;       /* [vocab_size][n_embd]; data NULL when the head is tied to embed */
+    struct weight embed;          /* [vocab_size][n_embd] */
+    const float *output_norm;     /* [n_embd] */
+    struct weight output;         /* [vocab_size][n_embd]; data NULL when the head is tied to embed */
     struct layer_weights *layers; /* [n_layers], owned */
     size_t n_layers;
-    float *vectors;       /* device memory of all vectors, owned */
-    float *rope_factors;  /* [n_rot / 2] host memory, owned; NULL if the file has none */
-    size_t bytes;         /* of the file's tensors in use */
+    float *vectors;      /* device memory of all vectors, owned */
+    float *rope_factors; /* [n_rot / 2] host memory, owned; NULL if the file has none */
+    size_t bytes;        /* of the file's tensors in use */
     size_t n_parameters;
 };
 
-int weights_load(struct weights *w, const struct model_config *c, const struct model_file *file, const struct backend_ops *ops,
-                 struct backend *backend, struct error *err);
+int weights_load(struct weights *w, const struct model_config *c, const struct model_file *file,
+                 const struct backend_ops *ops, struct backend *backend, struct error *err);
 void weights_unload(struct weights *w); /* NULL, a zeroed and a half-loaded one are fine */
 
 static inline const struct weight *weights_head(const struct weights *w) {

@@ -102,11 +102,13 @@ static void check_order(const struct outcome *o, size_t i) {
 static void check_idle(struct engine *e) {
     struct engine_stats s;
     engine_get_stats(e, &s);
-    CHECK(s.running == 0 && s.waiting == 0 && s.kv_blocks_used == 0 && s.idle, "running %llu waiting %llu KV blocks %llu",
-          (unsigned long long)s.running, (unsigned long long)s.waiting, (unsigned long long)s.kv_blocks_used);
+    CHECK(s.running == 0 && s.waiting == 0 && s.kv_blocks_used == 0 && s.idle,
+          "running %llu waiting %llu KV blocks %llu", (unsigned long long)s.running, (unsigned long long)s.waiting,
+          (unsigned long long)s.kv_blocks_used);
 }
 
-static struct engine *open_engine(const char *model, size_t max_sequences, size_t max_batched_tokens, size_t kv_tokens) {
+static struct engine *open_engine(const char *model, size_t max_sequences, size_t max_batched_tokens,
+                                  size_t kv_tokens) {
     struct engine_config c;
     struct engine *e;
     struct error err;
@@ -127,7 +129,11 @@ static struct engine *open_engine(const char *model, size_t max_sequences, size_
 static int32_t prompts[MAX_REQUESTS][CONTEXT];
 
 static struct engine_request plain_request(uint64_t id, size_t n_prompt, size_t max_tokens) {
-    struct engine_request r = {.id = id, .prompt = prompts[id % MAX_REQUESTS], .n_prompt = n_prompt, .max_tokens = max_tokens, .skip_special = true};
+    struct engine_request r = {.id = id,
+                               .prompt = prompts[id % MAX_REQUESTS],
+                               .n_prompt = n_prompt,
+                               .max_tokens = max_tokens,
+                               .skip_special = true};
     engine_sampling_default(&r.sampling);
     r.sampling.temperature = 0;
     return r;
@@ -183,7 +189,8 @@ static bool equal_outcomes(const struct outcome *a, const struct outcome *b) {
            memcmp(a->logprobs, b->logprobs, a->n_tokens * sizeof a->logprobs[0]) == 0 &&
            memcmp(a->top, b->top, a->n_tokens * sizeof a->top[0]) == 0 && a->text_len == b->text_len &&
            memcmp(a->text, b->text, a->text_len) == 0 && a->kind == b->kind && a->finish == b->finish &&
-           a->stop_index == b->stop_index && a->completion_tokens == b->completion_tokens && a->prompt_tokens == b->prompt_tokens;
+           a->stop_index == b->stop_index && a->completion_tokens == b->completion_tokens &&
+           a->prompt_tokens == b->prompt_tokens;
 }
 
 static void company_changes_nothing(const char *model) {
@@ -227,7 +234,8 @@ static void company_changes_nothing(const char *model) {
         }
         struct engine_stats stats;
         engine_get_stats(e, &stats);
-        CHECK((stats.preemptions > 0) == settings[s].preempts, "settings %zu: %llu preemptions", s, (unsigned long long)stats.preemptions);
+        CHECK((stats.preemptions > 0) == settings[s].preempts, "settings %zu: %llu preemptions", s,
+              (unsigned long long)stats.preemptions);
         check_idle(e);
         engine_close(e);
     }
@@ -268,8 +276,8 @@ static void stops(struct engine *e) {
             one(e, &r, &cut);
             size_t want = (size_t)(first - full.text) + (include ? stop.len : 0);
             CHECK(cut.finish == FINISH_STOP && cut.stop_index == 0, "finish %d", cut.finish);
-            CHECK(cut.text_len == want && memcmp(cut.text, full.text, want) == 0, "stop at %zu: %zu bytes, expected %zu", at,
-                  cut.text_len, want);
+            CHECK(cut.text_len == want && memcmp(cut.text, full.text, want) == 0,
+                  "stop at %zu: %zu bytes, expected %zu", at, cut.text_len, want);
         }
     }
     /* the sixth token as a stop id */
@@ -284,7 +292,8 @@ static void stops(struct engine *e) {
     r.stop_ids = &id;
     r.n_stop_ids = 1;
     one(e, &r, &cut);
-    CHECK(cut.finish == FINISH_STOP && cut.stop_token == id && cut.stop_index == -1, "finish %d token %d", cut.finish, cut.stop_token);
+    CHECK(cut.finish == FINISH_STOP && cut.stop_token == id && cut.stop_index == -1, "finish %d token %d", cut.finish,
+          cut.stop_token);
     CHECK(cut.n_tokens == first && cut.completion_tokens == first + 1, "%zu tokens shown", cut.n_tokens);
     r.include_stop = true;
     one(e, &r, &cut);
@@ -305,7 +314,8 @@ static void end_of_sequence(struct engine *e) {
     r.sampling.logit_bias = &bias;
     r.sampling.n_logit_bias = 1;
     one(e, &r, &o);
-    CHECK(o.finish == FINISH_STOP && o.n_tokens == 0 && o.completion_tokens == 1 && o.stop_token == -1, "%u tokens", o.completion_tokens);
+    CHECK(o.finish == FINISH_STOP && o.n_tokens == 0 && o.completion_tokens == 1 && o.stop_token == -1, "%u tokens",
+          o.completion_tokens);
     CHECK(o.text_len == 0, "the end token has no text");
     r.min_tokens = 4;
     one(e, &r, &o);
@@ -351,30 +361,110 @@ static void refusals(struct engine *e) {
         struct engine_request r = plain_request(6, 5, 5);
         const char *param = NULL;
         switch (i) {
-        case 0: r.n_prompt = 0; param = "prompt"; break;
-        case 1: r.prompt = outside; r.n_prompt = 2; param = "prompt"; break;
-        case 2: r.prompt = negative; r.n_prompt = 1; param = "prompt"; break;
-        case 3: r.sampling.temperature = 2.5f; param = "temperature"; break;
-        case 4: r.sampling.temperature = NAN; param = "temperature"; break;
-        case 5: r.sampling.temperature = -0.1f; param = "temperature"; break;
-        case 6: r.sampling.top_p = 0; param = "top_p"; break;
-        case 7: r.sampling.top_p = 1.5f; param = "top_p"; break;
-        case 8: r.sampling.min_p = -1; param = "min_p"; break;
-        case 9: r.sampling.top_k = -2; param = "top_k"; break;
-        case 10: r.sampling.presence_penalty = 3; param = "presence_penalty"; break;
-        case 11: r.sampling.frequency_penalty = -3; param = "frequency_penalty"; break;
-        case 12: r.sampling.repetition_penalty = 0; param = "repetition_penalty"; break;
-        case 13: r.sampling.n_logprobs = 21; param = "top_logprobs"; break;
-        case 14: r.sampling.logit_bias = &bad_id; r.sampling.n_logit_bias = 1; param = "logit_bias"; break;
-        case 15: r.sampling.logit_bias = &bad_bias; r.sampling.n_logit_bias = 1; param = "logit_bias"; break;
-        case 16: r.sampling.logit_bias = &nan_bias; r.sampling.n_logit_bias = 1; param = "logit_bias"; break;
-        case 17: r.stop = &empty; r.n_stop = 1; param = "stop"; break;
-        case 18: r.stop = &broken; r.n_stop = 1; param = "stop"; break;
-        case 19: r.stop = &long_one; r.n_stop = 1; param = "stop"; break;
-        case 20: r.stop = &empty; r.n_stop = ENGINE_MAX_STOP + 1; param = "stop"; break;
-        case 21: r.stop_ids = negative; r.n_stop_ids = 1; param = "stop_token_ids"; break;
-        case 22: r.min_tokens = 6; param = "min_tokens"; break;
-        default: return;
+        case 0:
+            r.n_prompt = 0;
+            param = "prompt";
+            break;
+        case 1:
+            r.prompt = outside;
+            r.n_prompt = 2;
+            param = "prompt";
+            break;
+        case 2:
+            r.prompt = negative;
+            r.n_prompt = 1;
+            param = "prompt";
+            break;
+        case 3:
+            r.sampling.temperature = 2.5f;
+            param = "temperature";
+            break;
+        case 4:
+            r.sampling.temperature = NAN;
+            param = "temperature";
+            break;
+        case 5:
+            r.sampling.temperature = -0.1f;
+            param = "temperature";
+            break;
+        case 6:
+            r.sampling.top_p = 0;
+            param = "top_p";
+            break;
+        case 7:
+            r.sampling.top_p = 1.5f;
+            param = "top_p";
+            break;
+        case 8:
+            r.sampling.min_p = -1;
+            param = "min_p";
+            break;
+        case 9:
+            r.sampling.top_k = -2;
+            param = "top_k";
+            break;
+        case 10:
+            r.sampling.presence_penalty = 3;
+            param = "presence_penalty";
+            break;
+        case 11:
+            r.sampling.frequency_penalty = -3;
+            param = "frequency_penalty";
+            break;
+        case 12:
+            r.sampling.repetition_penalty = 0;
+            param = "repetition_penalty";
+            break;
+        case 13:
+            r.sampling.n_logprobs = 21;
+            param = "top_logprobs";
+            break;
+        case 14:
+            r.sampling.logit_bias = &bad_id;
+            r.sampling.n_logit_bias = 1;
+            param = "logit_bias";
+            break;
+        case 15:
+            r.sampling.logit_bias = &bad_bias;
+            r.sampling.n_logit_bias = 1;
+            param = "logit_bias";
+            break;
+        case 16:
+            r.sampling.logit_bias = &nan_bias;
+            r.sampling.n_logit_bias = 1;
+            param = "logit_bias";
+            break;
+        case 17:
+            r.stop = &empty;
+            r.n_stop = 1;
+            param = "stop";
+            break;
+        case 18:
+            r.stop = &broken;
+            r.n_stop = 1;
+            param = "stop";
+            break;
+        case 19:
+            r.stop = &long_one;
+            r.n_stop = 1;
+            param = "stop";
+            break;
+        case 20:
+            r.stop = &empty;
+            r.n_stop = ENGINE_MAX_STOP + 1;
+            param = "stop";
+            break;
+        case 21:
+            r.stop_ids = negative;
+            r.n_stop_ids = 1;
+            param = "stop_token_ids";
+            break;
+        case 22:
+            r.min_tokens = 6;
+            param = "min_tokens";
+            break;
+        default:
+            return;
         }
         CHECK(engine_submit(e, &r, &err) < 0 && err.code == ERROR_INVALID, "case %d is accepted", i);
         CHECK(strcmp(err.param, param) == 0, "case %d blames %s", i, err.param);
@@ -430,8 +520,8 @@ static void cancel_in_every_state(const char *model) {
     collect(e, o, 4 - ended);
     const size_t gone[] = {0, 1, 4, 5};
     for (size_t i = 0; i < 4; i++) {
-        CHECK(o[gone[i]].finish == FINISH_CANCELLED && o[gone[i]].kind == ENGINE_EVENT_DONE, "request %zu: finish %d", gone[i],
-              o[gone[i]].finish);
+        CHECK(o[gone[i]].finish == FINISH_CANCELLED && o[gone[i]].kind == ENGINE_EVENT_DONE, "request %zu: finish %d",
+              gone[i], o[gone[i]].finish);
     }
     engine_cancel(e, 2);
     engine_cancel(e, 3);
@@ -516,7 +606,8 @@ static void bounded_queue_and_drain(const char *model) {
     CHECK(engine_submit(e, &r, &err) < 0 && err.code == ERROR_QUEUE_FULL, "the fourth of three");
     struct engine_stats s;
     engine_get_stats(e, &s);
-    CHECK(s.running + s.waiting == 3 && !s.idle, "running %llu waiting %llu", (unsigned long long)s.running, (unsigned long long)s.waiting);
+    CHECK(s.running + s.waiting == 3 && !s.idle, "running %llu waiting %llu", (unsigned long long)s.running,
+          (unsigned long long)s.waiting);
     engine_drain(e);
     CHECK(engine_submit(e, &r, &err) < 0 && err.code == ERROR_UNAVAILABLE, "while draining");
     collect(e, o, 3);
@@ -549,8 +640,8 @@ static void full_ring(const char *model) {
             still = s.steps == steps ? still + 1 : 0;
             steps = s.steps;
         }
-        CHECK(s.running > 0 && s.generation_tokens > 500 && s.generation_tokens < 1100 + 3200 * (uint64_t)round, "%llu tokens",
-              (unsigned long long)s.generation_tokens);
+        CHECK(s.running > 0 && s.generation_tokens > 500 && s.generation_tokens < 1100 + 3200 * (uint64_t)round,
+              "%llu tokens", (unsigned long long)s.generation_tokens);
         if (round == 1) {
             break; /* close must not hang */
         }
@@ -558,7 +649,8 @@ static void full_ring(const char *model) {
         collect(e, o, 32);
         for (size_t i = 0; i < 32; i++) {
             check_order(&o[i], i);
-            CHECK(i == 7 ? o[i].finish == FINISH_CANCELLED : o[i].n_tokens == 100, "request %zu: %zu tokens", i, o[i].n_tokens);
+            CHECK(i == 7 ? o[i].finish == FINISH_CANCELLED : o[i].n_tokens == 100, "request %zu: %zu tokens", i,
+                  o[i].n_tokens);
         }
         check_idle(e);
     }
@@ -685,9 +777,11 @@ static void opening(const char *model) {
     CHECK(engine_open(&c, &e, &err) == 0, "%s", err.message);
     struct engine_info info;
     engine_get_info(e, &info);
-    CHECK(info.max_model_len == CONTEXT && info.vocab_size == 259 && info.n_layers == 3, "%zu %zu", info.max_model_len, info.vocab_size);
+    CHECK(info.max_model_len == CONTEXT && info.vocab_size == 259 && info.n_layers == 3, "%zu %zu", info.max_model_len,
+          info.vocab_size);
     CHECK(strcmp(info.architecture, "llama") == 0 && strcmp(info.model_name, "tiny") == 0, "%s", info.model_name);
-    CHECK(info.kv_bytes == (size_t)CONTEXT * 3 * 2 * 2 * 32 * 2, "%zu", info.kv_bytes); /* tokens layers KV heads features bytes */
+    CHECK(info.kv_bytes == (size_t)CONTEXT * 3 * 2 * 2 * 32 * 2, "%zu",
+          info.kv_bytes); /* tokens layers KV heads features bytes */
     engine_close(e);
     engine_close(NULL);
 }

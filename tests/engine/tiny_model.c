@@ -127,7 +127,8 @@ static void put_vocabulary(struct writer *w) {
 }
 
 static void put_layer(struct writer *w, const char *arch, int layer) {
-    bool bias = strcmp(arch, "qwen2") == 0, gemma = strcmp(arch, "gemma3") == 0, qk_norm = gemma || strcmp(arch, "qwen3") == 0;
+    bool bias = strcmp(arch, "qwen2") == 0, gemma = strcmp(arch, "gemma3") == 0,
+         qk_norm = gemma || strcmp(arch, "qwen3") == 0;
     char name[64];
 #define NAME(part) (snprintf(name, sizeof name, "blk.%d.%s", layer, part), name)
     put_vector(w, NAME("attn_norm.weight"), EMBD, 1, 0.2f);

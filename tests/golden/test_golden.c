@@ -3,9 +3,9 @@
  * recorded from transformers in F32; MODEL is a path, or the name of an environment variable that holds it. Without
  * the recorded model (name and size) the test is skipped (exit code 77).
  *
- * For every prompt: equal token ids; KL divergence of the next-token distribution below 1e-3 on average (the 64 most likely
- * tokens and all others as one); the greedy continuation equal, or different only where the two best logits of the reference
- * lie within 0.15 (by teacher forcing: each token is predicted behind the reference's own continuation).
+ * For every prompt: equal token ids; KL divergence of the next-token distribution below 1e-3 on average (the 64 most
+ * likely tokens and all others as one); the greedy continuation equal, or different only where the two best logits of
+ * the reference lie within 0.15 (by teacher forcing: each token is predicted behind the reference's own continuation).
  */
 #include "runner.h"
 
@@ -92,7 +92,8 @@ static bool ids_equal(const struct text *text, const char *prompt, const int32_t
     bool equal = t.n == n && memcmp(t.ids, ids, n * sizeof *ids) == 0;
     for (size_t i = 0; i < t.n && !equal; i++) {
         if (i >= n || t.ids[i] != ids[i]) {
-            printf("  token %zu is %d, expected %d (%zu tokens, expected %zu)\n", i, t.ids[i], i < n ? ids[i] : -1, t.n, n);
+            printf("  token %zu is %d, expected %d (%zu tokens, expected %zu)\n", i, t.ids[i], i < n ? ids[i] : -1, t.n,
+                   n);
             break;
         }
     }
@@ -129,8 +130,8 @@ static int check_case(struct runner *r, const struct text *text, const cJSON *c,
     }
     for (size_t i = n; i < total; i++, gap = gap->next) {
         if (e.predictions[i - 1].best != ids[i] && gap->valuedouble > GAP_LIMIT) {
-            printf("FAIL continuation: token %zu is %d, expected %d with a lead of %g: %.60s\n", i - n, e.predictions[i - 1].best,
-                   ids[i], gap->valuedouble, prompt);
+            printf("FAIL continuation: token %zu is %d, expected %d with a lead of %g: %.60s\n", i - n,
+                   e.predictions[i - 1].best, ids[i], gap->valuedouble, prompt);
             failures++;
             break;
         }
@@ -193,8 +194,8 @@ int main(int argc, char **argv) {
         failures += check_case(&r, text, c, &worst_kl);
         cases++;
     }
-    printf("%s: %d prompts, largest mean KL divergence of one %.2e, %d failures (%s)\n", r.decoder.config.arch->name, cases, worst_kl,
-           failures, r.backend_info.variant);
+    printf("%s: %d prompts, largest mean KL divergence of one %.2e, %d failures (%s)\n", r.decoder.config.arch->name,
+           cases, worst_kl, failures, r.backend_info.variant);
     runner_close(&r);
     text_free(text);
     cJSON_Delete(expected);

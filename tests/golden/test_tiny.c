@@ -1,7 +1,7 @@
 /*
  * Every architecture against an independent implementation: test_tiny EXPECTED.json. EXPECTED holds configurations,
- * tensor names and logits that make_tiny.py recorded from transformers in F32. The weights are rebuilt here from their formula and
- * written as a safetensors model, in F32, F16 and BF16 by turns (the values are exact in all three).
+ * tensor names and logits that make_tiny.py recorded from transformers in F32. The weights are rebuilt here from their
+ * formula and written as a safetensors model, in F32, F16 and BF16 by turns (the values are exact in all three).
  */
 #include "../unit/gguf_build.h"
 #include "runner.h"
@@ -15,7 +15,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define LIMIT 5e-4 /* relative, in the 2-norm; the reference rounds K and V to F16 as the KV cache does, all else is F32 */
+#define LIMIT                                                                                                          \
+    5e-4 /* relative, in the 2-norm; the reference rounds K and V to F16 as the KV cache does, all else is F32 */
 
 static const cJSON *get(const cJSON *object, const char *key) {
     return cJSON_GetObjectItemCaseSensitive(object, key);
@@ -72,8 +73,8 @@ static bool write_model(const char *folder, const cJSON *c) {
         for (size_t i = 0; i < n; i++) {
             put_value(&data, add != 0 ? 0 : type, value(k, i, exponent) + add);
         }
-        buf_printf(&header, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[%zu,%zu]}", k == 1 ? "" : ",", name,
-                   types[add != 0 ? 0 : type], shape, begin, data.len);
+        buf_printf(&header, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[%zu,%zu]}", k == 1 ? "" : ",",
+                   name, types[add != 0 ? 0 : type], shape, begin, data.len);
         free(shape);
         k++;
     }
@@ -85,7 +86,8 @@ static bool write_model(const char *folder, const cJSON *c) {
     buf_append(&file, header.data, header.len);
     buf_append(&file, data.data, data.len);
     char *config = cJSON_PrintUnformatted(get(c, "config"));
-    bool ok = write_file(folder, "model.safetensors", file.data, file.len) && write_file(folder, "config.json", config, strlen(config));
+    bool ok = write_file(folder, "model.safetensors", file.data, file.len) &&
+              write_file(folder, "config.json", config, strlen(config));
     free(config);
     buf_free(&header);
     buf_free(&data);
@@ -140,9 +142,10 @@ static int check_case(const char *folder, const cJSON *c, const char *variant) {
     int failures = 0;
     for (size_t i = 0; i < 3; i++) {
         struct comparison got = {.positions = get(c, "positions"), .vocab = r.decoder.config.vocab_size};
-        if (runner_evaluate(&r, ids, n, chunks[i], compare, &got, &err) < 0 || got.at != cJSON_GetArraySize(got.positions) ||
-            !(got.worst < LIMIT)) {
-            printf("FAIL %s in chunks of %zu: relative difference of the logits %g\n", get(c, "name")->valuestring, chunks[i], got.worst);
+        if (runner_evaluate(&r, ids, n, chunks[i], compare, &got, &err) < 0 ||
+            got.at != cJSON_GetArraySize(got.positions) || !(got.worst < LIMIT)) {
+            printf("FAIL %s in chunks of %zu: relative difference of the logits %g\n", get(c, "name")->valuestring,
+                   chunks[i], got.worst);
             failures++;
         } else if (i == 0) {
             printf("%s (%s): %.1e\n", get(c, "name")->valuestring, r.backend_info.variant, got.worst);

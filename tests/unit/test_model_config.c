@@ -11,8 +11,8 @@
 /* ---- config.json ---- */
 
 #define LLAMA                                                                                                          \
-    "\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":64,\"num_hidden_layers\":3,\"num_attention_heads\":4,"    \
-    "\"num_key_value_heads\":2,\"intermediate_size\":96,\"vocab_size\":300,\"max_position_embeddings\":2048,"           \
+    "\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":64,\"num_hidden_layers\":3,\"num_attention_heads\":4,"   \
+    "\"num_key_value_heads\":2,\"intermediate_size\":96,\"vocab_size\":300,\"max_position_embeddings\":2048,"          \
     "\"rms_norm_eps\":1e-5,\"rope_theta\":500000.0,\"hidden_act\":\"silu\""
 
 static int from_json(const char *text, struct model_config *c, struct error *err) {
@@ -56,11 +56,13 @@ Test(model_config, llama_from_json) {
 Test(model_config, defaults_that_a_json_may_leave_out) {
     struct model_config c;
     struct error err;
-    cr_assert_eq(from_json("{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":64,\"num_hidden_layers\":1,"
-                           "\"num_attention_heads\":4,\"num_key_value_heads\":null,\"intermediate_size\":96,\"vocab_size\":300,"
-                           "\"max_position_embeddings\":2048,\"rms_norm_eps\":1e-5,\"tie_word_embeddings\":true,\"head_dim\":32}",
-                           &c, &err),
-                 0);
+    cr_assert_eq(
+        from_json(
+            "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":64,\"num_hidden_layers\":1,"
+            "\"num_attention_heads\":4,\"num_key_value_heads\":null,\"intermediate_size\":96,\"vocab_size\":300,"
+            "\"max_position_embeddings\":2048,\"rms_norm_eps\":1e-5,\"tie_word_embeddings\":true,\"head_dim\":32}",
+            &c, &err),
+        0);
     cr_assert_eq(c.n_kv_heads, 4);
     cr_assert_eq(c.head_dim, 32, "stated, not 64 / 4");
     cr_assert_eq(c.rope.theta, 10000);
@@ -71,30 +73,46 @@ Test(model_config, windows) {
     struct model_config c;
     struct error err;
 #define SHAPE                                                                                                          \
-    "\"hidden_size\":64,\"num_hidden_layers\":7,\"num_attention_heads\":4,\"num_key_value_heads\":2,"                   \
+    "\"hidden_size\":64,\"num_hidden_layers\":7,\"num_attention_heads\":4,\"num_key_value_heads\":2,"                  \
     "\"intermediate_size\":96,\"vocab_size\":300,\"max_position_embeddings\":2048,\"rms_norm_eps\":1e-5"
-    cr_assert_eq(from_json("{\"architectures\":[\"MistralForCausalLM\"]," SHAPE ",\"sliding_window\":64}", &c, &err), 0);
+    cr_assert_eq(from_json("{\"architectures\":[\"MistralForCausalLM\"]," SHAPE ",\"sliding_window\":64}", &c, &err),
+                 0);
     cr_assert(c.window == 64 && c.sliding[0] && c.sliding[6]);
-    cr_assert_eq(from_json("{\"architectures\":[\"MistralForCausalLM\"]," SHAPE ",\"sliding_window\":null}", &c, &err), 0);
+    cr_assert_eq(from_json("{\"architectures\":[\"MistralForCausalLM\"]," SHAPE ",\"sliding_window\":null}", &c, &err),
+                 0);
     cr_assert(c.window == 0 && !c.sliding[0]);
     cr_assert_eq(from_json("{\"architectures\":[\"LlamaForCausalLM\"]," SHAPE ",\"sliding_window\":64}", &c, &err), 0);
     cr_assert_eq(c.window, 0);
-    cr_assert_eq(from_json("{\"architectures\":[\"Qwen2ForCausalLM\"]," SHAPE ",\"sliding_window\":64,\"use_sliding_window\":false,"
-                           "\"max_window_layers\":2}", &c, &err), 0);
+    cr_assert_eq(from_json("{\"architectures\":[\"Qwen2ForCausalLM\"]," SHAPE
+                           ",\"sliding_window\":64,\"use_sliding_window\":false,"
+                           "\"max_window_layers\":2}",
+                           &c, &err),
+                 0);
     cr_assert_eq(c.window, 0);
-    cr_assert_eq(from_json("{\"architectures\":[\"Qwen2ForCausalLM\"]," SHAPE ",\"sliding_window\":64,\"use_sliding_window\":true,"
-                           "\"max_window_layers\":2}", &c, &err), 0);
+    cr_assert_eq(from_json("{\"architectures\":[\"Qwen2ForCausalLM\"]," SHAPE
+                           ",\"sliding_window\":64,\"use_sliding_window\":true,"
+                           "\"max_window_layers\":2}",
+                           &c, &err),
+                 0);
     cr_assert(c.window == 64 && !c.sliding[1] && c.sliding[2]);
-    cr_assert_eq(from_json("{\"architectures\":[\"Gemma3ForCausalLM\"]," SHAPE ",\"sliding_window\":64,\"query_pre_attn_scalar\":256,"
-                           "\"rope_theta\":1e6,\"rope_local_base_freq\":2e4,\"hidden_activation\":\"gelu_pytorch_tanh\"}", &c, &err), 0);
+    cr_assert_eq(
+        from_json("{\"architectures\":[\"Gemma3ForCausalLM\"]," SHAPE
+                  ",\"sliding_window\":64,\"query_pre_attn_scalar\":256,"
+                  "\"rope_theta\":1e6,\"rope_local_base_freq\":2e4,\"hidden_activation\":\"gelu_pytorch_tanh\"}",
+                  &c, &err),
+        0);
     cr_assert(c.sliding[0] && c.sliding[4] && !c.sliding[5] && c.sliding[6]);
     cr_assert(c.rope.theta == 1e6 && c.rope_local.theta == 2e4 && c.tied_head);
     cr_assert_float_eq(c.attention_scale, 1.0 / 16, 1e-12);
-    cr_assert_eq(from_json("{\"architectures\":[\"Gemma3ForCausalLM\"]," SHAPE ",\"sliding_window\":64,\"query_pre_attn_scalar\":256,"
-                           "\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"linear\",\"factor\":8.0,\"rope_theta\":1e6},"
-                           "\"sliding_attention\":{\"rope_type\":\"default\",\"rope_theta\":30000}},"
-                           "\"layer_types\":[\"full_attention\",\"sliding_attention\",\"full_attention\",\"full_attention\","
-                           "\"full_attention\",\"full_attention\",\"full_attention\"]}", &c, &err), 0, "%s", err.message);
+    cr_assert_eq(
+        from_json(
+            "{\"architectures\":[\"Gemma3ForCausalLM\"]," SHAPE ",\"sliding_window\":64,\"query_pre_attn_scalar\":256,"
+            "\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"linear\",\"factor\":8.0,\"rope_theta\":1e6},"
+            "\"sliding_attention\":{\"rope_type\":\"default\",\"rope_theta\":30000}},"
+            "\"layer_types\":[\"full_attention\",\"sliding_attention\",\"full_attention\",\"full_attention\","
+            "\"full_attention\",\"full_attention\",\"full_attention\"]}",
+            &c, &err),
+        0, "%s", err.message);
     cr_assert(!c.sliding[0] && c.sliding[1] && !c.sliding[2]);
     cr_assert(c.rope.scaling == ROPE_SCALING_LINEAR && c.rope.factor == 8 && c.rope.theta == 1e6);
     cr_assert(c.rope_local.scaling == ROPE_SCALING_NONE && c.rope_local.theta == 30000);
@@ -107,13 +125,17 @@ Test(model_config, what_is_not_supported_is_refused_by_name) {
     refused("{" LLAMA ",\"attention_bias\":true}", ERROR_UNSUPPORTED, "attention_bias");
     refused("{" LLAMA ",\"mlp_bias\":true}", ERROR_UNSUPPORTED, "mlp_bias");
     refused("{" LLAMA ",\"partial_rotary_factor\":0.5}", ERROR_UNSUPPORTED, "partial_rotary_factor");
-    refused("{" LLAMA ",\"quantization_config\":{\"quant_method\":\"gptq\"}}", ERROR_UNSUPPORTED, "quantization_config");
+    refused("{" LLAMA ",\"quantization_config\":{\"quant_method\":\"gptq\"}}", ERROR_UNSUPPORTED,
+            "quantization_config");
     refused("{" LLAMA ",\"final_logit_softcapping\":30.0}", ERROR_UNSUPPORTED, "final_logit_softcapping");
     refused("{" LLAMA ",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2.0}}", ERROR_UNSUPPORTED, "rope scaling");
-    refused("{" LLAMA ",\"rope_scaling\":{\"rope_type\":\"longrope\",\"factor\":2.0}}", ERROR_UNSUPPORTED, "rope scaling");
-    refused("{" LLAMA ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2.0,\"mscale\":1.0}}", ERROR_UNSUPPORTED, "mscale");
+    refused("{" LLAMA ",\"rope_scaling\":{\"rope_type\":\"longrope\",\"factor\":2.0}}", ERROR_UNSUPPORTED,
+            "rope scaling");
+    refused("{" LLAMA ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2.0,\"mscale\":1.0}}", ERROR_UNSUPPORTED,
+            "mscale");
     refused("{\"architectures\":[\"Gemma3ForCausalLM\"]," SHAPE ",\"query_pre_attn_scalar\":256,\"sliding_window\":64,"
-            "\"hidden_activation\":\"relu\"}", ERROR_UNSUPPORTED, "activation");
+            "\"hidden_activation\":\"relu\"}",
+            ERROR_UNSUPPORTED, "activation");
 }
 
 Test(model_config, numbers_out_of_range_are_refused) {
@@ -138,7 +160,8 @@ Test(model_config, numbers_out_of_range_are_refused) {
         {"\"rope_scaling\":{\"rope_type\":\"linear\"}", "factor"},
         {"\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":0}", "factor"},
         {"\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":4,\"high_freq_factor\":1,"
-         "\"original_max_position_embeddings\":8192}", "low_freq_factor"},
+         "\"original_max_position_embeddings\":8192}",
+         "low_freq_factor"},
         {"\"architectures\":[]", "architectures"},
         {"\"architectures\":[7]", "architectures"},
     };
@@ -167,8 +190,9 @@ Test(model_config, numbers_out_of_range_are_refused) {
 }
 
 Test(model_config, missing_numbers_are_named) {
-    static const char *const required[] = {"hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
-                                           "vocab_size", "max_position_embeddings", "rms_norm_eps", "architectures"};
+    static const char *const required[] = {"hidden_size",       "num_hidden_layers", "num_attention_heads",
+                                           "intermediate_size", "vocab_size",        "max_position_embeddings",
+                                           "rms_norm_eps",      "architectures"};
     for (size_t i = 0; i < sizeof required / sizeof required[0]; i++) {
         struct model_config c;
         struct error err;
@@ -181,7 +205,8 @@ Test(model_config, missing_numbers_are_named) {
     }
 }
 
-/* ---- rope: frequencies that transformers 5.24 computes for the same numbers, pairs 0 1 7 13 14 15 16 20 25 31 of 32 ---- */
+/* ---- rope: frequencies that transformers 5.24 computes for the same numbers, pairs 0 1 7 13 14 15 16 20 25 31 of 32
+ * ---- */
 
 Test(model_config, rope_frequencies_of_another_implementation) {
     static const size_t pairs[] = {0, 1, 7, 13, 14, 15, 16, 20, 25, 31};
@@ -189,18 +214,31 @@ Test(model_config, rope_frequencies_of_another_implementation) {
         struct rope_config rope;
         double mscale, inv_freq[10];
     } known[] = {
-        {{.theta = 500000, .scaling = ROPE_SCALING_LLAMA3, .factor = 8, .low_freq_factor = 1, .high_freq_factor = 4, .original_context = 8192},
+        {{.theta = 500000,
+          .scaling = ROPE_SCALING_LLAMA3,
+          .factor = 8,
+          .low_freq_factor = 1,
+          .high_freq_factor = 4,
+          .original_context = 8192},
          1,
-         {1.0, 0.663601279258728, 0.05666961893439293, 0.00483942124992609, 0.0032114461064338684, 0.0013718936825171113,
-          0.0005248460220173001, 3.428102354519069e-05, 4.411534519022098e-06, 3.76732259610435e-07}},
-        {{.theta = 1e6, .scaling = ROPE_SCALING_YARN, .factor = 4, .original_context = 32768, .beta_fast = 32, .beta_slow = 1},
+         {1.0, 0.663601279258728, 0.05666961893439293, 0.00483942124992609, 0.0032114461064338684,
+          0.0013718936825171113, 0.0005248460220173001, 3.428102354519069e-05, 4.411534519022098e-06,
+          3.76732259610435e-07}},
+        {{.theta = 1e6,
+          .scaling = ROPE_SCALING_YARN,
+          .factor = 4,
+          .original_context = 32768,
+          .beta_fast = 32,
+          .beta_slow = 1},
          1.138629436111989,
-         {1.0, 0.6493816375732422, 0.04869675263762474, 0.0030431177001446486, 0.0017785303061828017, 0.001026617712341249,
-          0.0005833333707414567, 4.4456985051510856e-05, 5.133812464919174e-06, 3.8498163235090033e-07}},
+         {1.0, 0.6493816375732422, 0.04869675263762474, 0.0030431177001446486, 0.0017785303061828017,
+          0.001026617712341249, 0.0005833333707414567, 4.4456985051510856e-05, 5.133812464919174e-06,
+          3.8498163235090033e-07}},
         {{.theta = 1e4, .scaling = ROPE_SCALING_LINEAR, .factor = 2.5},
          1,
-         {0.4000000059604645, 0.2999576926231384, 0.0533408597111702, 0.00948549434542656, 0.007113117724657059, 0.005334085784852505,
-          0.003999999724328518, 0.0012649111449718475, 0.00029995766817592084, 5.3340860176831484e-05}},
+         {0.4000000059604645, 0.2999576926231384, 0.0533408597111702, 0.00948549434542656, 0.007113117724657059,
+          0.005334085784852505, 0.003999999724328518, 0.0012649111449718475, 0.00029995766817592084,
+          5.3340860176831484e-05}},
     };
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         float inv_freq[32], mscale;
@@ -208,7 +246,8 @@ Test(model_config, rope_frequencies_of_another_implementation) {
         cr_assert_float_eq(mscale, known[i].mscale, 1e-6);
         for (size_t j = 0; j < 10; j++) {
             double want = known[i].inv_freq[j];
-            cr_assert_lt(fabs((double)inv_freq[pairs[j]] - want), 1e-6 * want, "case %zu pair %zu: %g", i, pairs[j], (double)inv_freq[pairs[j]]);
+            cr_assert_lt(fabs((double)inv_freq[pairs[j]] - want), 1e-6 * want, "case %zu pair %zu: %g", i, pairs[j],
+                         (double)inv_freq[pairs[j]]);
         }
     }
     float factors[32], plain[32], divided[32], mscale;
@@ -233,14 +272,10 @@ struct key {
 };
 
 static const struct key llama_keys[] = {
-    {"general.architecture", 's', 0, "llama"},
-    {"llama.block_count", 'u', 3, NULL},
-    {"llama.context_length", 'u', 2048, NULL},
-    {"llama.embedding_length", 'u', 64, NULL},
-    {"llama.feed_forward_length", 'u', 96, NULL},
-    {"llama.attention.head_count", 'u', 4, NULL},
-    {"llama.attention.head_count_kv", 'u', 2, NULL},
-    {"llama.attention.layer_norm_rms_epsilon", 'f', 1e-5, NULL},
+    {"general.architecture", 's', 0, "llama"},       {"llama.block_count", 'u', 3, NULL},
+    {"llama.context_length", 'u', 2048, NULL},       {"llama.embedding_length", 'u', 64, NULL},
+    {"llama.feed_forward_length", 'u', 96, NULL},    {"llama.attention.head_count", 'u', 4, NULL},
+    {"llama.attention.head_count_kv", 'u', 2, NULL}, {"llama.attention.layer_norm_rms_epsilon", 'f', 1e-5, NULL},
     {"llama.rope.freq_base", 'f', 500000, NULL},
 };
 #define N_LLAMA_KEYS (sizeof llama_keys / sizeof llama_keys[0])
@@ -269,8 +304,8 @@ static void put_key(struct buf *b, const struct key *k) {
 }
 
 /* A GGUF with the keys, `change` replacing or joining them, and an embedding of [300][64]. */
-static int from_gguf(const struct key *keys, size_t n, const struct key *changes, size_t n_changes, struct model_config *c,
-                     struct error *err) {
+static int from_gguf(const struct key *keys, size_t n, const struct key *changes, size_t n_changes,
+                     struct model_config *c, struct error *err) {
     struct buf body = BUF_INIT, file = BUF_INIT;
     size_t count = 0;
     for (size_t i = 0; i < n; i++) {
@@ -316,7 +351,8 @@ Test(model_config, llama_from_gguf) {
     struct error err;
     cr_assert_eq(from_gguf(llama_keys, N_LLAMA_KEYS, NULL, 0, &c, &err), 0, "%s", err.message);
     cr_assert_str_eq(c.arch->name, "llama");
-    cr_assert(c.n_layers == 3 && c.n_embd == 64 && c.n_heads == 4 && c.n_kv_heads == 2 && c.n_ff == 96 && c.vocab_size == 300);
+    cr_assert(c.n_layers == 3 && c.n_embd == 64 && c.n_heads == 4 && c.n_kv_heads == 2 && c.n_ff == 96 &&
+              c.vocab_size == 300);
     cr_assert(c.context_length == 2048 && c.head_dim == 16 && c.n_rot == 16);
     cr_assert_eq(c.rope_style, ROPE_INTERLEAVED);
     cr_assert(c.tied_head, "there is no output.weight");
@@ -391,6 +427,7 @@ Test(model_config, gguf_numbers_and_kinds_that_are_refused) {
         struct error err;
         cr_assert_eq(from_gguf(llama_keys, N_LLAMA_KEYS, &cases[i].change, 1, &c, &err), -1, "accepted: case %zu", i);
         cr_assert_eq(err.code, cases[i].code, "case %zu: %s", i, err.message);
-        cr_assert(strstr(err.message, cases[i].says), "case %zu: \"%s\" does not mention \"%s\"", i, err.message, cases[i].says);
+        cr_assert(strstr(err.message, cases[i].says), "case %zu: \"%s\" does not mention \"%s\"", i, err.message,
+                  cases[i].says);
     }
 }

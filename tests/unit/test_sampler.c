@@ -350,7 +350,8 @@ Test(sampler, bias_penalties_and_masks_by_their_formulas) {
     for (int twice = 0; twice < 2; twice++) { /* the second time shows that the counts were cleared */
         cr_assert_eq(draw(&r), (int32_t)best);
         for (size_t i = 0; i < N; i++) {
-            cr_assert(want[i] == r.s.z[i] || fabsf(want[i] - r.s.z[i]) < 1e-5f, "token %zu: %g, expected %g", i, r.s.z[i], want[i]);
+            cr_assert(want[i] == r.s.z[i] || fabsf(want[i] - r.s.z[i]) < 1e-5f, "token %zu: %g, expected %g", i,
+                      r.s.z[i], want[i]);
         }
     }
     sampler_destroy(&r.s);

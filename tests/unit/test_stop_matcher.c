@@ -45,7 +45,8 @@ Test(stop_matcher, every_substring_stops_at_its_first_occurrence) {
             for (size_t piece = 1; piece <= 7; piece++) {
                 struct result r = feed(text, piece, list, 1, false);
                 cr_assert_eq(r.match, 0);
-                cr_assert(r.len == first && memcmp(r.text, text, first) == 0, "stop \"%s\" in pieces of %zu", stop, piece);
+                cr_assert(r.len == first && memcmp(r.text, text, first) == 0, "stop \"%s\" in pieces of %zu", stop,
+                          piece);
                 r = feed(text, piece, list, 1, true);
                 cr_assert(r.len == first + n && memcmp(r.text, text, first + n) == 0);
             }
