@@ -12,6 +12,7 @@ enum { LAYERS = 3, EMBD = 64, HEADS = 4, KV_HEADS = 2, HEAD_DIM = 32, FF = 96, T
 struct writer {
     struct buf keys, tensors, data;
     uint64_t n_keys, n_tensors, random;
+    const struct tiny_model *model;
 };
 
 static uint32_t next_random(struct writer *w) { /* xorshift64* */
@@ -26,16 +27,21 @@ static float uniform(struct writer *w, float scale) {
 }
 
 static void begin_tensor(struct writer *w, const char *name, uint64_t n, uint64_t k, uint32_t type) {
-    const uint64_t dims[] = {k, n};
+    const bool swapped = w->model->swapped && strcmp(name, w->model->swapped) == 0;
+    const uint64_t dims[] = {swapped ? n : k, swapped ? k : n};
     gguf_pad(&w->data, 32);
+    if (w->model->missing && strcmp(name, w->model->missing) == 0) {
+        return;
+    }
     gguf_tensor(&w->tensors, name, n == 0 ? 1 : 2, dims, type, w->data.len);
     w->n_tensors++;
 }
 
 static void put_vector(struct writer *w, const char *name, uint64_t k, float around, float spread) {
     begin_tensor(w, name, 0, k, F32);
+    bool broken = w->model->not_finite && strcmp(name, w->model->not_finite) == 0;
     for (uint64_t i = 0; i < k; i++) {
-        put_f32(&w->data, around + uniform(w, spread));
+        put_f32(&w->data, broken && i == 0 ? NAN : around + uniform(w, spread));
     }
 }
 
@@ -181,10 +187,13 @@ static void put_model(struct writer *w, const struct tiny_model *m) {
     for (int layer = 0; layer < LAYERS; layer++) {
         put_layer(w, arch, layer);
     }
+    if (m->extra) {
+        put_vector(w, m->extra, 64, 1, 0.2f);
+    }
 }
 
 bool tiny_model_write(const char *path, const struct tiny_model *model) {
-    struct writer w = {.random = model->seed * 2 + 1};
+    struct writer w = {.random = model->seed * 2 + 1, .model = model};
     struct buf file = BUF_INIT;
     put_model(&w, model);
     gguf_head(&file, 3, w.n_tensors, w.n_keys);

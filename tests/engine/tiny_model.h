@@ -13,6 +13,11 @@ struct tiny_model {
     uint32_t context_length;
     uint64_t seed;
     int nan_token; /* the embedding row of this id is made of NaN: sequences that meet it compute nonsense; < 0 none */
+    /* Faults, by tensor name; NULL = none. */
+    const char *missing;    /* is not there */
+    const char *swapped;    /* a matrix whose two dimensions are exchanged */
+    const char *not_finite; /* a vector that begins with NaN */
+    const char *extra;      /* a vector of 64 besides */
 };
 
 #define TINY_BOS 256
