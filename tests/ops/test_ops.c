@@ -3,7 +3,8 @@
  * runs under the thread sanitizer.
  *
  *   test_ops [--variant NAME]     the tests
- *   test_ops --bench              timings beside the machine's limits, measured in the same run
+ *   test_ops --bench [--threads N] [--variant NAME] [--only TYPE|attention]
+ *                                 timings beside the machine's limits, measured in the same run
  */
 #include "ops.h"
 
@@ -180,8 +181,8 @@ static bool run_variant(const struct backend_ops *ops, const char *variant) {
 int main(int argc, char **argv) {
     static const char *const all[] = {"generic", "avx2", "avx512"};
     const char *const *variants = all;
-    const char *one = NULL;
-    size_t n_variants = sizeof all / sizeof *all;
+    const char *one = NULL, *only = NULL;
+    size_t n_variants = sizeof all / sizeof *all, threads = 0;
     bool timings = false;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--bench") == 0) {
@@ -190,8 +191,12 @@ int main(int argc, char **argv) {
             one = argv[++i];
             variants = &one;
             n_variants = 1;
+        } else if (strcmp(argv[i], "--threads") == 0 && i + 1 < argc) {
+            threads = strtoul(argv[++i], NULL, 10);
+        } else if (strcmp(argv[i], "--only") == 0 && i + 1 < argc) {
+            only = argv[++i];
         } else {
-            fprintf(stderr, "usage: test_ops [--bench] [--variant generic|avx2|avx512]\n");
+            fprintf(stderr, "usage: test_ops [--bench [--threads N] [--only TYPE|attention]] [--variant generic|avx2|avx512]\n");
             return 2;
         }
     }
@@ -202,7 +207,7 @@ int main(int argc, char **argv) {
     }
     CHECK(backend_find("abacus", &ops, &err) < 0 && err.code == ERROR_DEVICE, "an unknown device is found");
     if (timings) {
-        bench(ops, variants, n_variants);
+        bench(ops, variants, n_variants, threads, only);
         return 0;
     }
     bool any = false;

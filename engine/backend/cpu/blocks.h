@@ -14,14 +14,15 @@
  * hold elements 64i..64i+31 (low) and 64i+32..64i+63 (high). All arithmetic is in F32; products of d with s and q are exact, so
  * that every element has one rounding and the same value however it is computed.
  *
- * A kernel reads a type through three things, which dequant_<variant>.h defines for every T below:
- *   struct T_scales                                     what is computed once a block
- *   T_open(block, &scales)
- *   T_step(block, &scales, i, v16 out[T_STEP / 16])     elements i * T_STEP .. of the block
+ * A kernel takes a row in pieces of at most LINEAR_CHUNK elements, in two steps that dequant_<variant>.h defines for every
+ * T below. Scales come first, all of a piece at once: converting them one by one would cost as much as the quants.
+ *   T_open(p, n_blocks, scales)
+ *   T_step(block, at, scales, i, v16 out[T_STEP / 16])     elements i * T_STEP .. of the block that begins at element `at`
  */
 #ifndef CPU_BLOCKS_H
 #define CPU_BLOCKS_H
 
+#include "cpu.h"
 #include "half.h"
 
 enum {
@@ -36,6 +37,14 @@ enum {
     q4_k_BLOCK = 256, q4_k_BYTES = 144, q4_k_STEP = 64,
     q5_k_BLOCK = 256, q5_k_BYTES = 176, q5_k_STEP = 64,
     q6_k_BLOCK = 256, q6_k_BYTES = 210, q6_k_STEP = 128,
+};
+
+/*
+ * Of a piece of a row: value = d * q + m, with d = pair[i][0] and m = pair[i][1] of each 32 elements, in Q6_K of each 16. Where a
+ * type has no m, pair[i][1] is anything.
+ */
+struct scales {
+    _Alignas(64) float pair[LINEAR_CHUNK / 16][2];
 };
 
 static inline uint16_t load_u16(const uint8_t *p) {

@@ -30,6 +30,11 @@ VEC_INLINE v16 f32_tail(const uint8_t *p, size_t n) {
     return v16_load(t);
 }
 
+/* Bytes ahead of what is read: as many as arrive in the time of a memory access. */
+#ifndef PREFETCH_AHEAD
+#define PREFETCH_AHEAD 1024
+#endif
+
 #define T f32
 #define T_TAIL f32_tail
 #include "linear_type.h"
@@ -77,37 +82,43 @@ static const struct linear_type {
 
 static void dequantise(enum dtype dtype, const void *row, size_t n, float *out) {
     const struct linear_type *type = &linear_types[dtype];
-    size_t whole = n / 16 * 16;
-    type->unpack(row, whole, out);
-    if (whole < n) { /* F32, F16 or BF16, for blocks are multiples of 16 */
-        float rest[16];
-        type->unpack((const uint8_t *)row + whole / type->block * type->bytes, n - whole, rest);
-        memcpy(out + whole, rest, (n - whole) * sizeof *out);
+    for (size_t k = 0; k < n; k += LINEAR_CHUNK) {
+        const uint8_t *p = (const uint8_t *)row + k / type->block * type->bytes;
+        size_t len = min_size(LINEAR_CHUNK, n - k), whole = len / 16 * 16;
+        type->unpack(p, whole, out + k);
+        if (whole < len) { /* F32, F16 or BF16, for blocks are multiples of 16 */
+            float rest[16];
+            type->unpack(p + whole / type->block * type->bytes, len - whole, rest);
+            memcpy(out + k + whole, rest, (len - whole) * sizeof *out);
+        }
     }
 }
 
 #if DIRECT_ROWS > 0
+/* The weight rows are taken as DIRECT_COLS streams side by side, each through its own run of rows: hardware prefetches a long stream. */
 static void linear_direct(const struct linear_tile *t) {
     const struct weight *w = t->w;
     const struct linear_type *type = &linear_types[w->dtype];
-    for (size_t n = t->n0; n < t->n1; n += DIRECT_COLS) {
-        float total[DIRECT_ROWS * DIRECT_COLS], part[DIRECT_ROWS * DIRECT_COLS];
+    size_t run = (t->n1 - t->n0 + DIRECT_COLS - 1) / DIRECT_COLS;
+    for (size_t i = 0; i < run; i++) {
+        float total[DIRECT_ROWS * DIRECT_COLS] = {0}, part[DIRECT_ROWS * DIRECT_COLS];
         for (size_t k = 0; k < w->k; k += LINEAR_CHUNK) {
             const uint8_t *rows[DIRECT_COLS];
             for (size_t c = 0; c < DIRECT_COLS; c++) {
                 /* Beyond the end the last row stands in; its sums are not stored. */
-                size_t row = min_size(n + c, t->n1 - 1);
+                size_t row = min_size(t->n0 + c * run + i, t->n1 - 1);
                 rows[c] = (const uint8_t *)w->data + row * w->row_bytes + k / type->block * type->bytes;
             }
             type->direct(t->rows, rows, min_size(LINEAR_CHUNK, w->k - k), t->x + k, t->ldx, part);
-            for (size_t i = 0; i < t->rows * DIRECT_COLS; i++) {
-                total[i] = k == 0 ? part[i] : total[i] + part[i];
+            for (size_t j = 0; j < t->rows * DIRECT_COLS; j++) {
+                total[j] = k == 0 ? part[j] : total[j] + part[j];
             }
         }
-        for (size_t r = 0; r < t->rows; r++) {
-            for (size_t c = 0; c < min_size(DIRECT_COLS, t->n1 - n); c++) {
+        for (size_t c = 0; c < DIRECT_COLS; c++) {
+            size_t n = t->n0 + c * run + i;
+            for (size_t r = 0; r < t->rows && n < t->n1; r++) {
                 float sum = total[r * DIRECT_COLS + c];
-                t->y[r * t->ldy + n + c] = t->bias ? sum + t->bias[n + c] : sum;
+                t->y[r * t->ldy + n] = t->bias ? sum + t->bias[n] : sum;
             }
         }
     }

@@ -4,16 +4,15 @@
 #define BLOCK ((size_t)CAT(T, _BLOCK))
 #define BYTES ((size_t)CAT(T, _BYTES))
 #define STEP ((size_t)CAT(T, _STEP))
-#define SCALES struct CAT(T, _scales)
 
-/* out[0..n) = the first n elements at p, zeros behind up to a multiple of 16. */
+/* out[0..n) = the first n elements at p, n <= LINEAR_CHUNK; zeros behind up to a multiple of 16. */
 static void CAT(unpack_, T)(const uint8_t *p, size_t n, float *out) {
+    struct scales s;
+    CAT(T, _open)(p, n / BLOCK, &s);
     for (size_t k = 0; k + BLOCK <= n; k += BLOCK, p += BYTES) {
-        SCALES s;
-        CAT(T, _open)(p, &s);
         UNROLL for (unsigned i = 0; i < BLOCK / STEP; i++) {
             v16 v[STEP / 16];
-            CAT(T, _step)(p, &s, i, v);
+            CAT(T, _step)(p, k, &s, i, v);
             UNROLL for (unsigned j = 0; j < STEP / 16; j++) {
                 v16_store(out + k + i * STEP + 16 * j, v[j]);
             }
@@ -35,21 +34,24 @@ VEC_INLINE void CAT(direct_, T)(const unsigned rows, const uint8_t *const w[DIRE
                                 size_t ldx, float *part) {
     v16 acc[DIRECT_ROWS * DIRECT_COLS];
     const uint8_t *p[DIRECT_COLS];
+    struct scales s[DIRECT_COLS];
     UNROLL for (unsigned i = 0; i < rows * DIRECT_COLS; i++) {
         acc[i] = v16_zero();
     }
     UNROLL for (unsigned c = 0; c < DIRECT_COLS; c++) {
         p[c] = w[c];
+        CAT(T, _open)(p[c], n / BLOCK, &s[c]);
     }
     for (size_t k = 0; k + BLOCK <= n; k += BLOCK) {
-        SCALES s[DIRECT_COLS];
         UNROLL for (unsigned c = 0; c < DIRECT_COLS; c++) {
-            CAT(T, _open)(p[c], &s[c]);
+            UNROLL for (size_t i = 0; i < BYTES; i += 64) {
+                __builtin_prefetch(p[c] + PREFETCH_AHEAD + i);
+            }
         }
         UNROLL for (unsigned i = 0; i < BLOCK / STEP; i++) {
             UNROLL for (unsigned c = 0; c < DIRECT_COLS; c++) {
                 v16 v[STEP / 16];
-                CAT(T, _step)(p[c], &s[c], i, v);
+                CAT(T, _step)(p[c], k, &s[c], i, v);
                 UNROLL for (unsigned j = 0; j < STEP / 16; j++) {
                     UNROLL for (unsigned r = 0; r < rows; r++) {
                         v16 xv = v16_load(x + r * ldx + k + i * STEP + 16 * j);
@@ -101,6 +103,5 @@ static void CAT(direct_rows_, T)(size_t rows, const uint8_t *const w[DIRECT_COLS
 #undef BLOCK
 #undef BYTES
 #undef STEP
-#undef SCALES
 #undef T
 #undef T_TAIL

@@ -3,7 +3,8 @@
 
 enum {
     MAX_PARTS = 8,
-    TASK_BYTES = 32 * 1024, /* of weights a task reads at least when there are few rows: a microsecond or two */
+    TASK_BYTES = 128 * 1024,     /* of weights a task reads when there are few rows: long streams are what memory is fast at */
+    LEAST_TASK_BYTES = 16 * 1024, /* about a microsecond, what it takes to hand it to another thread */
     TASK_ROWS = 4,          /* weight rows of such a task come in fours */
     TASKS_A_THREAD = 4,     /* at least, where possible, so that a disturbed thread does not hold up the others */
 };
@@ -65,7 +66,8 @@ static void plan_tasks(struct linear_job *job) {
     job->task_rows = job->rows;
     job->row_tasks = 1;
     if (job->rows <= LINEAR_FEW_ROWS) {
-        size_t cols = div_up(n, div_up(bytes, TASK_BYTES));
+        size_t tasks = div_up(div_up(bytes, TASK_BYTES), threads) * threads;
+        size_t cols = div_up(n, min_size(tasks, div_up(bytes, LEAST_TASK_BYTES)));
         job->task_cols = div_up(cols, TASK_ROWS) * TASK_ROWS;
     } else {
         job->task_cols = LINEAR_PANEL;
