@@ -36,8 +36,7 @@ int api_chat_tokens(const struct text *text, const struct request_params *p, str
 }
 
 static int prepare(struct request *r, struct error *err) {
-    if (request_alloc_prompts(r, 1, err) ||
-        api_chat_tokens(r->server->text, &r->params, &r->prompts[0].tokens, err)) {
+    if (request_alloc_prompts(r, 1, err) || api_chat_tokens(r->server->text, &r->params, &r->prompts[0].tokens, err)) {
         return -1;
     }
     return r->prompts[0].tokens.n > 0

@@ -14,7 +14,7 @@ struct server;
 struct api_error {
     int status;
     const char *type;
-    const char *code; /* NULL = null */
+    const char *code;  /* NULL = null */
     const char *param; /* "" = null */
     const char *message;
 };

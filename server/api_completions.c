@@ -6,7 +6,8 @@
 
 #include <inferd/text.h>
 
-static int prepare_prompt(const struct request *r, const struct prompt_input *in, struct prompt *out, struct error *err) {
+static int prepare_prompt(const struct request *r, const struct prompt_input *in, struct prompt *out,
+                          struct error *err) {
     const struct text *text = r->server->text;
     if (in->text) {
         unsigned flags = TEXT_PARSE_SPECIAL | (r->params.add_special_tokens ? TEXT_ADD_SPECIAL : 0u);

@@ -10,7 +10,8 @@
 static void write_card(const struct server *s, struct buf *out) {
     buf_puts(out, "{\"id\":");
     json_put_string(out, s->model);
-    buf_printf(out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"inferd\",\"root\":", (long long)s->started_at);
+    buf_printf(out,
+               ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"inferd\",\"root\":", (long long)s->started_at);
     json_put_string(out, s->model);
     buf_printf(out, ",\"parent\":null,\"max_model_len\":%zu,\"permission\":[]}", s->info.max_model_len);
 }
@@ -27,7 +28,8 @@ void api_models(struct server *s, struct exchange *x) {
         write_card(s, &body);
         buf_putc(&body, '\n');
     } else {
-        const struct api_error e = {404, "invalid_request_error", "model_not_found", "model", "the model does not exist"};
+        const struct api_error e = {404, "invalid_request_error", "model_not_found", "model",
+                                    "the model does not exist"};
         api_reply_error(s, x, &e);
         return;
     }

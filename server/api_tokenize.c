@@ -84,8 +84,8 @@ static void work(void *arg) {
         .max_n = 1,
         .strict = s->config->strict_requests,
     };
-    j->failed = params_parse(j->body.data ? j->body.data : "", j->body.len,
-                             j->backwards ? IN_DETOKENIZE : IN_TOKENIZE, &limits, &p, &j->error) ||
+    j->failed = params_parse(j->body.data ? j->body.data : "", j->body.len, j->backwards ? IN_DETOKENIZE : IN_TOKENIZE,
+                             &limits, &p, &j->error) ||
                 (j->backwards ? detokenize : tokenize)(s, &p, &j->reply, &j->error) ||
                 (j->reply.failed && error_memory(&j->error));
     params_free(&p);

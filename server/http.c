@@ -18,11 +18,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* An error answered before the body was read lets at most this much more of it come in, so that the connection
- * stays usable and the client, still sending, does not lose the answer to a reset. Beyond, answer and close. */
-#define DISCARD_MAX ((uint64_t)256 << 10)
-/* And a chunked body that passed the cap (nothing can be answered in its midst) may go on for this much. */
-#define DISCARD_CHUNKED_MAX ((uint64_t)64 << 20)
+/* A refused body is read to its end and dropped, up to this, and the answer comes then: a client that is still sending
+ * would lose an earlier one to the reset of the connection. Beyond, or with Expect, answer at once and close. */
+#define DISCARD_MAX ((uint64_t)64 << 20)
 
 #define SWEEP_MS 1000
 #define HANGUP_GRACE_MS 200
@@ -59,7 +57,7 @@ struct extra_header {
     char value[64];
 };
 
-enum stage { READING, DISCARDING, THINKING, REPLYING, STREAMING };
+enum stage { READING, THINKING, REPLYING, STREAMING };
 
 struct exchange {
     struct http *http;
@@ -316,7 +314,8 @@ static void check_limits(struct exchange *x, const struct body_announcement *a) 
         x->refusal = HTTP_HEADERS_TOO_LARGE;
     } else if (a->length > h->config.max_body_size) {
         x->refusal = HTTP_BODY_TOO_LARGE;
-    } else if (a->length > 0 && (h->buffered >= h->config.max_buffered || a->length > h->config.max_buffered - h->buffered)) {
+    } else if (a->length > 0 &&
+               (h->buffered >= h->config.max_buffered || a->length > h->config.max_buffered - h->buffered)) {
         x->refusal = HTTP_OVERLOADED;
     }
 }
@@ -333,7 +332,7 @@ static enum MHD_Result first_call(struct exchange *x) {
     if (!exchange_answered(x)) {
         return MHD_YES;
     }
-    if (has_body && (a.expects_continue || a.chunked || a.length > DISCARD_MAX)) {
+    if (has_body && (a.expects_continue || a.length > DISCARD_MAX)) {
         return queue_answer(x); /* libmicrohttpd then reads no further and closes */
     }
     return MHD_YES; /* answered in the last call */
@@ -363,7 +362,7 @@ static enum MHD_Result take_body(struct exchange *x, const char *bytes, size_t *
         }
     }
     *len = 0;
-    return x->received > h->config.max_body_size + DISCARD_CHUNKED_MAX ? MHD_NO : MHD_YES;
+    return x->received > h->config.max_body_size + DISCARD_MAX ? MHD_NO : MHD_YES;
 }
 
 static enum MHD_Result on_request(void *arg, struct MHD_Connection *mhd, const char *url, const char *method,
@@ -455,7 +454,8 @@ static void *on_request_line(void *arg, const char *url, struct MHD_Connection *
     return NULL;
 }
 
-static void on_connection(void *arg, struct MHD_Connection *mhd, void **context, enum MHD_ConnectionNotificationCode what) {
+static void on_connection(void *arg, struct MHD_Connection *mhd, void **context,
+                          enum MHD_ConnectionNotificationCode what) {
     struct http *h = arg;
     if (what == MHD_CONNECTION_NOTIFY_CLOSED) {
         struct connection *c = *context;
@@ -586,19 +586,14 @@ static int start_daemon(struct http *h, struct error *err) {
     }
     /* Backstop only: our deadlines are shorter. It bounds a plain answer that nobody reads. */
     unsigned timeout = (unsigned)((h->config.idle_timeout_ms + h->config.write_timeout_ms) / 1000 + 1);
-    h->daemon = MHD_start_daemon(
-        MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL, on_request, h,
-        MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL,
-        MHD_OPTION_LISTEN_SOCKET, fd,
-        MHD_OPTION_NOTIFY_COMPLETED, on_completed, h,
-        MHD_OPTION_NOTIFY_CONNECTION, on_connection, h,
-        MHD_OPTION_URI_LOG_CALLBACK, on_request_line, h,
-        MHD_OPTION_UNESCAPE_CALLBACK, on_unescape, NULL,
-        MHD_OPTION_CONNECTION_LIMIT, (unsigned)h->config.max_connections,
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, h->config.max_header_size + (16u << 10),
-        MHD_OPTION_CONNECTION_TIMEOUT, timeout,
-        MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1,
-        MHD_OPTION_END);
+    h->daemon =
+        MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL, on_request, h,
+                         MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL, MHD_OPTION_LISTEN_SOCKET, fd,
+                         MHD_OPTION_NOTIFY_COMPLETED, on_completed, h, MHD_OPTION_NOTIFY_CONNECTION, on_connection, h,
+                         MHD_OPTION_URI_LOG_CALLBACK, on_request_line, h, MHD_OPTION_UNESCAPE_CALLBACK, on_unescape,
+                         NULL, MHD_OPTION_CONNECTION_LIMIT, (unsigned)h->config.max_connections,
+                         MHD_OPTION_CONNECTION_MEMORY_LIMIT, h->config.max_header_size + (16u << 10),
+                         MHD_OPTION_CONNECTION_TIMEOUT, timeout, MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1, MHD_OPTION_END);
     if (!h->daemon) {
         close(fd);
         return error_set(err, ERROR_IO, "the HTTP library does not start");

@@ -63,17 +63,17 @@ void http_close(struct http *h);
 void http_flush(struct http *h);
 
 enum http_method exchange_method(const struct exchange *x);
-const char *exchange_path(const struct exchange *x);                      /* unescaped, without the query */
-const char *exchange_header(const struct exchange *x, const char *name);  /* NULL if absent */
-const char *exchange_id(const struct exchange *x);                        /* X-Request-Id: the client's if fit, else ours */
-const char *exchange_unique(const struct exchange *x);                    /* 32 random hex digits of ours */
-void exchange_set_id(struct exchange *x, const char *id);                 /* ignored unless exchange_id_valid */
-bool exchange_id_valid(const char *id, size_t len);                       /* 1..128 printable ASCII characters */
-uint64_t exchange_arrived_ns(const struct exchange *x);                   /* clock_now_ns when the headers were in */
+const char *exchange_path(const struct exchange *x);                     /* unescaped, without the query */
+const char *exchange_header(const struct exchange *x, const char *name); /* NULL if absent */
+const char *exchange_id(const struct exchange *x);        /* X-Request-Id: the client's if fit, else ours */
+const char *exchange_unique(const struct exchange *x);    /* 32 random hex digits of ours */
+void exchange_set_id(struct exchange *x, const char *id); /* ignored unless exchange_id_valid */
+bool exchange_id_valid(const char *id, size_t len);       /* 1..128 printable ASCII characters */
+uint64_t exchange_arrived_ns(const struct exchange *x);   /* clock_now_ns when the headers were in */
 enum http_refusal exchange_refused(const struct exchange *x);
-struct buf exchange_take_body(struct exchange *x);                        /* moves it: the caller frees */
-bool exchange_answered(const struct exchange *x);                         /* reply or stream was called */
-int exchange_status(const struct exchange *x);                            /* of the answer; 0 = none */
+struct buf exchange_take_body(struct exchange *x); /* moves it: the caller frees */
+bool exchange_answered(const struct exchange *x);  /* reply or stream was called */
+int exchange_status(const struct exchange *x);     /* of the answer; 0 = none */
 void *exchange_app(const struct exchange *x);
 void exchange_set_app(struct exchange *x, void *app);
 

@@ -6,7 +6,8 @@
 
 #define FLOOR (-9999.0) /* JSON has no minus infinity */
 
-void logprobs_init(struct logprobs *l, const struct text *text, bool skip_special, size_t n_top_max, size_t first_offset) {
+void logprobs_init(struct logprobs *l, const struct text *text, bool skip_special, size_t n_top_max,
+                   size_t first_offset) {
     *l = (struct logprobs){
         .text = text, .skip_special = skip_special, .n_top_max = n_top_max, .characters = first_offset};
 }

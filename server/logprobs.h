@@ -30,7 +30,8 @@ struct logprobs {
     size_t bytes, characters; /* of all entries together */
 };
 
-void logprobs_init(struct logprobs *l, const struct text *text, bool skip_special, size_t n_top_max, size_t first_offset);
+void logprobs_init(struct logprobs *l, const struct text *text, bool skip_special, size_t n_top_max,
+                   size_t first_offset);
 void logprobs_free(struct logprobs *l); /* a zeroed one is fine */
 int logprobs_push(struct logprobs *l, const struct engine_event *event, struct error *err);
 

@@ -40,9 +40,9 @@ struct field {
     bool required;
 };
 
-static field_fn parse_model, parse_messages, parse_prompt, parse_tokens, parse_seed, parse_n, parse_stop, parse_stop_ids,
-    parse_logit_bias, parse_stream_options, parse_response_format, parse_tools, parse_tool_choice, parse_modalities,
-    parse_template_kwargs, parse_request_id, parse_only_true;
+static field_fn parse_model, parse_messages, parse_prompt, parse_tokens, parse_seed, parse_n, parse_stop,
+    parse_stop_ids, parse_logit_bias, parse_stream_options, parse_response_format, parse_tools, parse_tool_choice,
+    parse_modalities, parse_template_kwargs, parse_request_id, parse_only_true;
 
 #define GENERATE (IN_CHAT | IN_COMPLETIONS)
 #define RENDER (IN_CHAT | IN_TOKENIZE)
@@ -375,7 +375,8 @@ static int parse_stop_ids(struct parse *ps, const struct field *f, const cJSON *
     }
     if (n > ENGINE_MAX_STOP_IDS) {
         free(ids);
-        return error_set_param(err, ERROR_INVALID, f->name, "%s must have at most %d ids", f->name, ENGINE_MAX_STOP_IDS);
+        return error_set_param(err, ERROR_INVALID, f->name, "%s must have at most %d ids", f->name,
+                               ENGINE_MAX_STOP_IDS);
     }
     if (n) {
         memcpy(ps->p->stop_ids, ids, n * sizeof *ids);
@@ -395,8 +396,8 @@ static int parse_tokens(struct parse *ps, const struct field *f, const cJSON *va
 static int bias_entry(const struct parse *ps, const cJSON *v, struct logit_bias *out, struct error *err) {
     int64_t id;
     if (!json_raw_int(v->string, strlen(v->string), &id) || id < 0 || (uint64_t)id >= ps->limits->vocab_size) {
-        return error_set_param(err, ERROR_INVALID, "logit_bias", "logit_bias must have token ids from 0 to %zu as names",
-                               ps->limits->vocab_size - 1);
+        return error_set_param(err, ERROR_INVALID, "logit_bias",
+                               "logit_bias must have token ids from 0 to %zu as names", ps->limits->vocab_size - 1);
     }
     if (!cJSON_IsNumber(v) || !(v->valuedouble >= -100 && v->valuedouble <= 100)) {
         return bad(err, "logit_bias", "must have numbers from -100 to 100 as values");
@@ -434,8 +435,9 @@ static int parse_logit_bias(struct parse *ps, const struct field *f, const cJSON
 /* ---- objects with options of their own ----------------------------------------------------------------------- */
 
 static int unknown_field(const struct parse *ps, const char *in, struct error *err) {
-    return ps->limits->strict ? error_set_param(err, ERROR_INVALID, in, "%s has a field that this server does not know", in)
-                              : 0;
+    return ps->limits->strict
+               ? error_set_param(err, ERROR_INVALID, in, "%s has a field that this server does not know", in)
+               : 0;
 }
 
 static int parse_stream_options(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
@@ -711,7 +713,8 @@ static int check_unknown(const struct parse *ps, const cJSON *tree, struct error
         error_set(err, ERROR_INVALID, "The request has a field that this server does not know");
         /* the name may stand in `param` when it is a name, and not a message to somebody's terminal */
         size_t n = strlen(v->string);
-        if (n < sizeof err->param && strspn(v->string, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") == n) {
+        if (n < sizeof err->param &&
+            strspn(v->string, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") == n) {
             memcpy(err->param, v->string, n + 1);
         }
         return -1;

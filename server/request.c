@@ -268,9 +268,9 @@ static void prepare(void *arg) {
         .max_n = s->config->max_n,
         .strict = s->config->strict_requests,
     };
-    r->prepare_failed = params_parse(r->body.data ? r->body.data : "", r->body.len, r->api->where, &limits, &r->params,
-                                     &r->error) ||
-                        r->api->prepare(r, &r->error) || alloc_choices(r, &r->error);
+    r->prepare_failed =
+        params_parse(r->body.data ? r->body.data : "", r->body.len, r->api->where, &limits, &r->params, &r->error) ||
+        r->api->prepare(r, &r->error) || alloc_choices(r, &r->error);
     buf_free(&r->body); /* params' strings live in its tree; messages were rendered */
 }
 
@@ -640,7 +640,8 @@ const char *request_finish_reason(const struct choice *c) {
 }
 
 void request_write_head(const struct request *r, const char *object, struct buf *out) {
-    buf_printf(out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", r->id, object, (long long)r->created);
+    buf_printf(out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", r->id, object,
+               (long long)r->created);
     json_put_string(out, r->server->model);
     buf_printf(out, ",\"system_fingerprint\":\"%s\"", r->server->fingerprint);
 }

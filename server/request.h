@@ -33,8 +33,8 @@ struct prompt {
 struct choice {
     struct request *request;
     size_t index;
-    uint64_t id; /* the engine's; 0 = not in the engine */
-    bool done;   /* ended as it should */
+    uint64_t id;     /* the engine's; 0 = not in the engine */
+    bool done;       /* ended as it should */
     struct buf text; /* all of it; in a stream, what waits for the next chunk (nothing, between two events) */
     size_t shown;    /* bytes of generated text, so far */
     struct logprobs logprobs;
@@ -113,7 +113,7 @@ void requests_count(const struct server *s, size_t *running, size_t *waiting);
 /* Used by the two APIs. */
 int request_alloc_prompts(struct request *r, size_t n, struct error *err);
 size_t request_ready_logprobs(const struct choice *c, bool last); /* how many entries may be written now */
-const char *request_finish_reason(const struct choice *c); /* "stop", "length" */
+const char *request_finish_reason(const struct choice *c);        /* "stop", "length" */
 /* {"id":…,"object":…,"created":…,"model":…,"system_fingerprint":…   (the object stays open) */
 void request_write_head(const struct request *r, const char *object, struct buf *out);
 void request_write_usage(const struct request *r, struct buf *out); /* {"prompt_tokens":…} */

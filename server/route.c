@@ -114,7 +114,8 @@ static bool over_limit(const struct exchange *x, struct api_error *e) {
     case HTTP_OVERLOADED:
         break;
     }
-    return refuse(e, 429, "rate_limit_error", "queue_full", "the server holds too many request bodies; try again later");
+    return refuse(e, 429, "rate_limit_error", "queue_full",
+                  "the server holds too many request bodies; try again later");
 }
 
 static bool unavailable(const struct server *s, const struct route *r, struct api_error *e) {
@@ -135,7 +136,8 @@ static bool refused(struct server *s, struct exchange *x, const struct route *r,
         return true;
     }
     if (!(r && (r->flags & ROUTE_OPEN)) && !auth_check(&s->auth, exchange_header(x, "Authorization"))) {
-        return refuse(e, 401, "authentication_error", "invalid_api_key", "a valid API key is needed (Authorization: Bearer KEY)");
+        return refuse(e, 401, "authentication_error", "invalid_api_key",
+                      "a valid API key is needed (Authorization: Bearer KEY)");
     }
     if (!r) {
         return refuse(e, 404, "not_found_error", NULL, "there is nothing at this path");

@@ -19,7 +19,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#define EVENTS_A_TURN 256   /* then HTTP gets its turn */
+#define EVENTS_A_TURN 256    /* then HTTP gets its turn */
 #define LAST_WORDS_MS 5000   /* to write out the errors that end a drain */
 #define ENGINE_STOP_MS 60000 /* for the step that runs when everything else has ended */
 
@@ -51,8 +51,8 @@ static char *served_name(const struct config *c) {
 static void make_fingerprint(struct server *s) {
     struct buf b = BUF_INIT;
     unsigned char digest[32] = {0};
-    buf_printf(&b, "%s %s %s %s %s %zu %zu %s", version_number(), s->info.architecture, s->info.model_name, s->info.backend,
-               s->info.variant, s->info.n_parameters, s->info.weight_bytes, s->config->kv_dtype);
+    buf_printf(&b, "%s %s %s %s %s %zu %zu %s", version_number(), s->info.architecture, s->info.model_name,
+               s->info.backend, s->info.variant, s->info.n_parameters, s->info.weight_bytes, s->config->kv_dtype);
     if (!b.failed) {
         gnutls_hash_fast(GNUTLS_DIG_SHA256, b.data, b.len, digest);
     }
@@ -256,7 +256,8 @@ static int open_http(struct server *s, struct error *err) {
     if (!config_host_is_loopback(c->host) && s->auth.n == 0 && !c->insecure) {
         return error_set_param(err, ERROR_MODEL, "host",
                                "others can reach %s and there is no API key: set api_keys_file or INFERD_API_KEY, or "
-                               "insecure = true if that is meant", c->host);
+                               "insecure = true if that is meant",
+                               c->host);
     }
     if (http_open(s->loop, &config, &app, &s->http, err)) {
         return -1;
@@ -279,7 +280,8 @@ static int open_all(struct server *s, struct load *load, struct error *err) {
         return -1;
     }
     loop_on_wake(s->loop, on_wake, s);
-    return loop_on_signal(s->loop, SIGTERM, on_terminate, s, err) || loop_on_signal(s->loop, SIGINT, on_terminate, s, err) ||
+    return loop_on_signal(s->loop, SIGTERM, on_terminate, s, err) ||
+                   loop_on_signal(s->loop, SIGINT, on_terminate, s, err) ||
                    loop_on_signal(s->loop, SIGHUP, on_hangup, s, err) ||
                    loop_timer_new(s->loop, on_tick, s, &s->tick, err) ||
                    loop_timer_new(s->loop, on_drain_timer, s, &s->drain_timer, err) || open_http(s, err) ||

@@ -44,10 +44,10 @@ struct server {
 
     struct list requests; /* struct request, every live one */
     struct choice_table choices;
-    size_t n_jobs; /* of api_tokenize.c */
+    size_t n_jobs;              /* of api_tokenize.c */
     size_t n_running_choices;   /* in the engine */
     uint64_t engine_busy_since; /* clock_now_ns when n_running_choices last left 0 */
-    struct loop_timer *tick;   /* once a second while there are requests */
+    struct loop_timer *tick;    /* once a second while there are requests */
     bool tick_on;
 
     struct loop_timer *drain_timer;

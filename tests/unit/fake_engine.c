@@ -321,7 +321,8 @@ static void find_stop(struct sequence *q, const struct engine_request *r) {
 static int check(const struct engine *e, const struct engine_request *r, struct error *err) {
     size_t want = r->max_tokens ? r->max_tokens : 1;
     if (r->n_prompt + want > e->config.max_model_len) {
-        return error_set(err, ERROR_CONTEXT_LENGTH, "the context holds %zu tokens; the prompt has %zu and %zu are asked for",
+        return error_set(err, ERROR_CONTEXT_LENGTH,
+                         "the context holds %zu tokens; the prompt has %zu and %zu are asked for",
                          e->config.max_model_len, r->n_prompt, want);
     }
     if (e->draining) {

@@ -78,7 +78,8 @@ void marked_text_free(struct marked_text *m) {
     buf_free(&m->trusted);
 }
 
-int text_encode(const struct text *t, const char *bytes, size_t len, unsigned flags, struct tokens *out, struct error *err) {
+int text_encode(const struct text *t, const char *bytes, size_t len, unsigned flags, struct tokens *out,
+                struct error *err) {
     (void)t;
     if ((flags & TEXT_ADD_SPECIAL) && tokens_push(out, FAKE_BOS, err)) {
         return -1;
@@ -116,7 +117,8 @@ bool text_token_is_special(const struct text *t, int32_t id) {
     return id >= 256;
 }
 
-int text_decode(const struct text *t, const int32_t *ids, size_t n, bool skip_special, struct buf *out, struct error *err) {
+int text_decode(const struct text *t, const int32_t *ids, size_t n, bool skip_special, struct buf *out,
+                struct error *err) {
     for (size_t i = 0; i < n; i++) {
         size_t len;
         const char *bytes = text_token_bytes(t, ids[i], &len);

@@ -11,9 +11,13 @@ static char *page(const struct metrics *m, const struct metrics_view *v) {
     return buf_steal(&out);
 }
 
-static const struct metrics_view view = {.model = "m", .kv_block_size = 16, .kv_blocks = 10, .max_model_len = 80,
-                                         .stats = {.kv_blocks = 10, .kv_blocks_used = 5, .running = 2, .waiting = 3,
-                                                   .prompt_tokens = 100, .cached_tokens = 40}};
+static const struct metrics_view view = {
+    .model = "m",
+    .kv_block_size = 16,
+    .kv_blocks = 10,
+    .max_model_len = 80,
+    .stats = {
+        .kv_blocks = 10, .kv_blocks_used = 5, .running = 2, .waiting = 3, .prompt_tokens = 100, .cached_tokens = 40}};
 
 static bool has_line(const char *text, const char *line) {
     char wanted[512];
@@ -34,7 +38,7 @@ Test(metrics, every_series_is_there_at_zero) {
 #undef X
 #define X(field, buckets, name, help)                                                                                  \
     cr_assert(has_line(text, "inferd_" name "_count 0"), "%s", name);                                                  \
-    cr_assert(has_line(text, "vllm:" name "_count{model_name=\"m\",engine=\"0\"} 0"), "%s", name);                      \
+    cr_assert(has_line(text, "vllm:" name "_count{model_name=\"m\",engine=\"0\"} 0"), "%s", name);                     \
     cr_assert(strstr(text, "\nvllm:" name "_bucket{model_name=\"m\",engine=\"0\",le=\"+Inf\"} 0\n"), "%s", name);
     METRICS_HISTOGRAMS(X)
 #undef X
@@ -62,8 +66,8 @@ Test(metrics, families_are_whole) {
         } else {
             cr_assert_eq(strncmp(line, family, strlen(family)), 0, "%s is not of %s", line, family);
             const char *rest = line + strlen(family);
-            cr_assert(*rest == ' ' || *rest == '{' || strncmp(rest, "_bucket{", 8) == 0 || strncmp(rest, "_sum", 4) == 0 ||
-                          strncmp(rest, "_count", 6) == 0,
+            cr_assert(*rest == ' ' || *rest == '{' || strncmp(rest, "_bucket{", 8) == 0 ||
+                          strncmp(rest, "_sum", 4) == 0 || strncmp(rest, "_count", 6) == 0,
                       "%s is not of %s", line, family);
         }
     }
@@ -85,9 +89,11 @@ Test(metrics, values) {
     cr_assert(has_line(text, "vllm:kv_cache_usage_perc{model_name=\"m\",engine=\"0\"} 0.5"));
     cr_assert(has_line(text, "vllm:num_requests_running{model_name=\"m\",engine=\"0\"} 2"));
     cr_assert(has_line(text, "vllm:num_requests_waiting{model_name=\"m\",engine=\"0\"} 3"));
-    cr_assert(has_line(text, "vllm:prompt_tokens_by_source_total{model_name=\"m\",engine=\"0\",source=\"local_compute\"} 60"));
-    cr_assert(has_line(text, "vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"10\",kv_cache_size_tokens=\"160\","
-                             "kv_cache_max_concurrency=\"2.00\",engine=\"0\"} 1"));
+    cr_assert(has_line(
+        text, "vllm:prompt_tokens_by_source_total{model_name=\"m\",engine=\"0\",source=\"local_compute\"} 60"));
+    cr_assert(has_line(text,
+                       "vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"10\",kv_cache_size_tokens=\"160\","
+                       "kv_cache_max_concurrency=\"2.00\",engine=\"0\"} 1"));
     cr_assert(has_line(text, "http_requests_total{handler=\"/x\",method=\"GET\",status=\"5xx\"} 2"));
     free(text);
 }

@@ -10,8 +10,8 @@
 static const struct params_limits limits = {.model = "m", .vocab_size = 100, .max_n = 8};
 static const struct params_limits strict = {.model = "m", .vocab_size = 100, .max_n = 8, .strict = true};
 
-static int parse_with(const struct params_limits *l, enum params_where where, const char *fields, struct request_params *p,
-                      struct error *err) {
+static int parse_with(const struct params_limits *l, enum params_where where, const char *fields,
+                      struct request_params *p, struct error *err) {
     static char body[65536]; /* must outlive *p */
     const char *base = where == IN_CHAT ? CHAT : COMPLETION;
     snprintf(body, sizeof body, "{%s%s%s}", base, fields[0] ? "," : "", fields);
@@ -77,7 +77,8 @@ Test(params, values_arrive) {
     cr_assert(s.temperature == 0.5f && s.top_p == 0.25f && s.top_k == -1 && s.min_p == 0.125f);
     cr_assert(s.presence_penalty == -2 && s.frequency_penalty == 2 && s.repetition_penalty == 1.5f);
     cr_assert(s.has_seed && s.seed == (uint64_t)INT64_MIN && s.n_logprobs == 20);
-    cr_assert(s.n_logit_bias == 2 && s.logit_bias[0].id == 5 && s.logit_bias[0].bias == -100 && s.logit_bias[1].bias == 1.5f);
+    cr_assert(s.n_logit_bias == 2 && s.logit_bias[0].id == 5 && s.logit_bias[0].bias == -100 &&
+              s.logit_bias[1].bias == 1.5f);
     cr_assert(p.n == 8 && p.max_completion_tokens == 7 && p.max_tokens == 9 && p.min_tokens == 3);
     cr_assert(p.n_stop == 2 && p.stop[1].len == 2 && memcmp(p.stop[1].bytes, "bc", 2) == 0);
     cr_assert(p.n_stop_ids == 2 && p.stop_ids[1] == 99);
@@ -125,7 +126,8 @@ Test(params, ranges) {
                 snprintf(fields, sizeof fields, "\"%s\":%s", rows[i].name, never[k]);
                 expect_refused(where, fields, ERROR_INVALID, rows[i].name);
             }
-            bool integer = strchr(rows[i].least, '.') == NULL && strchr(rows[i].below, '.') == NULL && strcmp(rows[i].below, "0") != 0;
+            bool integer = strchr(rows[i].least, '.') == NULL && strchr(rows[i].below, '.') == NULL &&
+                           strcmp(rows[i].below, "0") != 0;
             for (size_t k = 0; (integer || strcmp(rows[i].name, "n") == 0) && k < 4; k++) {
                 snprintf(fields, sizeof fields, "\"%s\":%s", rows[i].name, not_integers[k]);
                 expect_refused(where, fields, ERROR_INVALID, rows[i].name);
@@ -138,8 +140,12 @@ Test(params, ranges) {
 }
 
 Test(params, booleans) {
-    static const char *const names[] = {"stream", "ignore_eos", "include_stop_str_in_output", "skip_special_tokens",
-                                        "add_special_tokens", "spaces_between_special_tokens"};
+    static const char *const names[] = {"stream",
+                                        "ignore_eos",
+                                        "include_stop_str_in_output",
+                                        "skip_special_tokens",
+                                        "add_special_tokens",
+                                        "spaces_between_special_tokens"};
     char fields[128];
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         snprintf(fields, sizeof fields, "\"%s\":true", names[i]);
@@ -169,7 +175,8 @@ Test(params, shapes) {
         {IN_CHAT, "\"logit_bias\":{\" 1\":1}", ERROR_INVALID, "logit_bias"},
         {IN_CHAT, "\"logit_bias\":{\"1\":100.5}", ERROR_INVALID, "logit_bias"},
         {IN_CHAT, "\"stream_options\":{}", ERROR_INVALID, "stream_options"},
-        {IN_CHAT, "\"stream\":true,\"stream_options\":{\"include_usage\":1}", ERROR_INVALID, "stream_options.include_usage"},
+        {IN_CHAT, "\"stream\":true,\"stream_options\":{\"include_usage\":1}", ERROR_INVALID,
+         "stream_options.include_usage"},
         {IN_CHAT, "\"stream\":true,\"stream_options\":{\"continuous_usage_stats\":true}", ERROR_UNSUPPORTED,
          "stream_options.continuous_usage_stats"},
         {IN_CHAT, "\"top_logprobs\":2", ERROR_INVALID, "top_logprobs"},
@@ -184,7 +191,8 @@ Test(params, shapes) {
         {IN_CHAT, "\"tools\":[{}]", ERROR_UNSUPPORTED, "tools"},
         {IN_CHAT, "\"tool_choice\":\"required\"", ERROR_UNSUPPORTED, "tool_choice"},
         {IN_CHAT, "\"tool_choice\":\"x\"", ERROR_INVALID, "tool_choice"},
-        {IN_CHAT, "\"continue_final_message\":true,\"add_generation_prompt\":true", ERROR_INVALID, "continue_final_message"},
+        {IN_CHAT, "\"continue_final_message\":true,\"add_generation_prompt\":true", ERROR_INVALID,
+         "continue_final_message"},
         {IN_CHAT, "\"chat_template_kwargs\":{\"messages\":1}", ERROR_UNSUPPORTED, "chat_template_kwargs"},
         {IN_CHAT, "\"chat_template_kwargs\":{\"thinking\":[]}", ERROR_UNSUPPORTED, "chat_template_kwargs"},
         {IN_CHAT, "\"chat_template\":\"x\"", ERROR_UNSUPPORTED, "chat_template"},
@@ -199,7 +207,8 @@ Test(params, shapes) {
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         expect_refused(rows[i].where, rows[i].fields, rows[i].code, rows[i].param);
     }
-    expect_good(IN_CHAT, "\"response_format\":{\"type\":\"text\"},\"tool_choice\":\"none\",\"store\":false,\"zzz\":[1]");
+    expect_good(IN_CHAT,
+                "\"response_format\":{\"type\":\"text\"},\"tool_choice\":\"none\",\"store\":false,\"zzz\":[1]");
     expect_good(IN_CHAT, "\"chat_template_kwargs\":{\"enable_thinking\":false},\"top_logprobs\":0");
     expect_good(IN_CHAT, "\"stop\":[],\"logit_bias\":{},\"stop_token_ids\":[],\"modalities\":[\"text\"]");
     expect_good(IN_COMPLETIONS, "\"suffix\":null,\"use_beam_search\":false");
@@ -221,8 +230,9 @@ Test(params, prompts) {
     cr_assert_eq(parse_body(IN_COMPLETIONS, "{\"model\":\"m\",\"prompt\":[[1],[2,3]]}", &p, &err), 0);
     cr_assert(p.n_prompts == 2 && p.prompts[1].n_ids == 2 && p.prompts[1].ids[1] == 3);
     params_free(&p);
-    static const char *const bad[] = {"1", "{}", "[]", "[100]", "[-1]", "[1.5]", "[1,\"a\"]", "[\"a\",1]", "[[1],\"a\"]",
-                                      "[[1],2]", "[[100]]", "[null]", "[true]", "[{}]", "[[[1]]]", "null"};
+    static const char *const bad[] = {"1",         "{}",        "[]",          "[100]",   "[-1]",    "[1.5]",
+                                      "[1,\"a\"]", "[\"a\",1]", "[[1],\"a\"]", "[[1],2]", "[[100]]", "[null]",
+                                      "[true]",    "[{}]",      "[[[1]]]",     "null"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         char body[128];
         snprintf(body, sizeof body, "{\"model\":\"m\",\"prompt\":%s}", bad[i]);
@@ -256,12 +266,13 @@ Test(params, messages) {
         cr_assert_eq(parse_body(IN_CHAT, body, &p, &err), -1, "%s", bad[i].messages);
         cr_assert_str_eq(err.param, bad[i].param, "%s", bad[i].messages);
     }
-    cr_assert_eq(parse_body(IN_CHAT,
-                            "{\"model\":\"m\",\"messages\":[{\"role\":\"system\",\"content\":\"\"},{\"role\":\"assistant\","
-                            "\"content\":null,\"tool_calls\":[{}]},{\"role\":\"tool\",\"content\":\"x\"},"
-                            "{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"x\"}]}]}",
-                            &p, &err),
-                 0, "%s", err.message);
+    cr_assert_eq(
+        parse_body(IN_CHAT,
+                   "{\"model\":\"m\",\"messages\":[{\"role\":\"system\",\"content\":\"\"},{\"role\":\"assistant\","
+                   "\"content\":null,\"tool_calls\":[{}]},{\"role\":\"tool\",\"content\":\"x\"},"
+                   "{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"x\"}]}]}",
+                   &p, &err),
+        0, "%s", err.message);
     params_free(&p);
 }
 
