@@ -98,9 +98,9 @@ static void check_rendered_line(const char *file, const struct jinja *t, char *t
 }
 
 /* Call `each` with every line of a file. */
-#define FOR_EACH_LINE(text, size, line, len)                                                                     \
-    for (char *line = (text), *end_ = (text) + (size), *stop_ = NULL;                                            \
-         line < end_ && ((stop_ = memchr(line, '\n', (size_t)(end_ - line))) || (stop_ = end_)); line = stop_ + 1) \
+#define FOR_EACH_LINE(text, size, line, len)                                                                           \
+    for (char *line = (text), *end_ = (text) + (size), *stop_ = NULL;                                                  \
+         line < end_ && ((stop_ = memchr(line, '\n', (size_t)(end_ - line))) || (stop_ = end_)); line = stop_ + 1)     \
         for (size_t len = (size_t)(stop_ - line); len > 0; len = 0)
 
 static struct jinja *compile(const char *name, const char *source, size_t len) {

@@ -248,8 +248,7 @@ struct value jj_slice(struct render *r, struct value object, struct value from, 
         if (p.count == 0 || __builtin_mul_overflow(whole->step, p.step, &stride)) {
             stride = 1;
         }
-        *part = (struct range){
-            .start = first, .stop = first + (int64_t)p.count * stride, .step = stride, .n = p.count};
+        *part = (struct range){.start = first, .stop = first + (int64_t)p.count * stride, .step = stride, .n = p.count};
         return (struct value){.type = V_RANGE, .u.range = part};
     }
     struct seq *seq = jj_seq_new(r, p.count);

@@ -24,7 +24,8 @@ void *jj_arena_alloc(struct arena *a, size_t size);
 /* An array of `n` things of `size`; NULL also when the product overflows. */
 void *jj_arena_array(struct arena *a, size_t n, size_t size);
 
-/* Grow the block p from old_size to new_size bytes, in place when it is the newest one. NULL on failure (p stays valid). */
+/* Grow the block p from old_size to new_size bytes, in place when it is the newest one. NULL on failure (p stays
+ * valid). */
 void *jj_arena_grow(struct arena *a, void *p, size_t old_size, size_t new_size);
 
 #endif

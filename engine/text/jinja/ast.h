@@ -127,7 +127,7 @@ struct parameter {
 
 struct macro_info {
     uint32_t name;
-    const struct str *text; /* NULL for a call block */
+    const struct str *text;       /* NULL for a call block */
     struct parameter *parameters; /* [n] */
     size_t n;
     struct nodes body;

@@ -1,7 +1,7 @@
 /* Calls: how arguments are bound, macros, and what can be called. */
+#include "text/jinja/big.h"
 #include "text/jinja/eval.h"
 #include "text/jinja/loop.h"
-#include "text/jinja/big.h"
 #include "text/jinja/number.h"
 #include "text/jinja/str.h"
 

@@ -14,8 +14,7 @@ static struct value eval_name(struct render *r, uint32_t name) {
     if ((name >= NAME_RANGE && name <= NAME_STRFTIME_NOW) || name == NAME_SELF) {
         return (struct value){.type = V_FUNCTION, .aux = name};
     }
-    return (struct value){
-        .type = V_UNDEFINED, .sub = UNDEFINED_NAME, .u.undefined = r->template->names.items[name]};
+    return (struct value){.type = V_UNDEFINED, .sub = UNDEFINED_NAME, .u.undefined = r->template->names.items[name]};
 }
 
 static struct value eval_list(struct render *r, const struct node *n) {

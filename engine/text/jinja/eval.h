@@ -18,7 +18,7 @@ struct scope *jj_scope_begin(struct render *r, struct scope *parent);
 /* Make the names undefined in the current scope. */
 void jj_hide(struct render *r, const struct hidden *hidden);
 void jj_bind(struct render *r, uint32_t name, struct value v); /* in the current scope */
-struct value jj_lookup(struct render *r, uint32_t name);      /* V_MISSING if not bound */
+struct value jj_lookup(struct render *r, uint32_t name);       /* V_MISSING if not bound */
 /* The scope as a macro keeps it: it and all around it stay as they are. */
 struct scope *jj_scope_capture(struct render *r);
 void jj_assign(struct render *r, const struct target *t, struct value v);

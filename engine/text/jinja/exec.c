@@ -165,7 +165,8 @@ void jj_run_loop(struct render *r, const struct node *n, struct value iterable, 
     }
     *l = (struct loop){.node = n, .scope = outer, .source = source, .depth0 = depth0, .changed = MISSING};
     l->passed = f->filter ? jj_seq_new(r, 0) : NULL;
-    bool completed = false; /* an iteration came to its end: as in Jinja2, one that breaks or continues does not count */
+    bool completed =
+        false; /* an iteration came to its end: as in Jinja2, one that breaks or continues does not count */
     for (size_t i = 0; !r->failed && jj_loop_has(r, l, i); i++) {
         inner = iteration_scope(r, inner, outer);
         if (!inner || !jj_steps(r, 1)) {
@@ -242,8 +243,7 @@ struct value jj_loop_attribute(struct render *r, struct loop *l, const struct st
         return i ? jj_loop_item(l, i - 1) : jj_undefined_sentence(r, "there is no previous item");
     }
     if (jj_str_equals(name, "nextitem")) {
-        return jj_loop_has(r, l, i + 1) ? jj_loop_item(l, i + 1)
-                                        : jj_undefined_sentence(r, "there is no next item");
+        return jj_loop_has(r, l, i + 1) ? jj_loop_item(l, i + 1) : jj_undefined_sentence(r, "there is no next item");
     }
     return MISSING;
 }

@@ -6,7 +6,7 @@
 #include "text/jinja/render.h"
 #include "text/jinja/str.h"
 
-#define FILTER(name) \
+#define FILTER(name)                                                                                                   \
     static struct value name(struct render *r, struct value self, const struct value *a, const struct call *call)
 #define UNUSED ((void)r, (void)self, (void)a, (void)call)
 

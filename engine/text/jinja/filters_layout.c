@@ -243,7 +243,8 @@ static void line_break(struct sb *out, int64_t indent) {
 }
 
 /* A line of a long string in pieces that fit, cut behind white space. */
-static void push_pieces(struct render *r, struct seq *chunks, const struct str *line, int64_t width, int64_t last_width) {
+static void push_pieces(struct render *r, struct seq *chunks, const struct str *line, int64_t width,
+                        int64_t last_width) {
     size_t start = 0, n;
     for (size_t at = 0; at < line->len && jj_steps(r, 1);) {
         size_t part = at;
@@ -293,7 +294,8 @@ static void pretty_string(struct render *r, struct sb *out, const struct str *s,
 }
 
 /* `allowance`: characters that must still fit behind the value on its last line. */
-static void pretty(struct render *r, struct sb *out, struct value v, int64_t indent, int64_t allowance, bool outermost) {
+static void pretty(struct render *r, struct sb *out, struct value v, int64_t indent, int64_t allowance,
+                   bool outermost) {
     const struct str *rep = flat_string(r, v);
     bool fits = (int64_t)jj_str_length(rep) <= PPRINT_WIDTH - indent - allowance;
     bool can_break = v.type == V_DICT || v.type == V_LIST || v.type == V_TUPLE || (v.type == V_STR && !v.u.s->markup);

@@ -96,8 +96,8 @@ FILTER(items) {
 /* --- sorting --- */
 
 /* One pass of the merge sort: runs of `width` in `from` become runs of twice that in `to`. */
-static void merge_runs(struct render *r, const struct seq *keys, const size_t *from, size_t *to, size_t n,
-                       size_t width, bool reverse) {
+static void merge_runs(struct render *r, const struct seq *keys, const size_t *from, size_t *to, size_t n, size_t width,
+                       bool reverse) {
     for (size_t start = 0; start < n && !r->failed; start += 2 * width) {
         size_t middle = start + width < n ? start + width : n, end = start + 2 * width < n ? start + 2 * width : n;
         size_t i = start, k = middle;

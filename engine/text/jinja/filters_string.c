@@ -11,10 +11,10 @@
 static const struct str space = {.bytes = " ", .len = 1, .trusted = true, .ascii = true};
 static const struct str newline = {.bytes = "\n", .len = 1, .trusted = true, .ascii = true};
 
-#define CASE_FILTER(name, to) \
-    FILTER(name) {            \
-        UNUSED;               \
-        return value_str(jj_change_case(r, jj_to_str(r, self), to)); \
+#define CASE_FILTER(name, to)                                                                                          \
+    FILTER(name) {                                                                                                     \
+        UNUSED;                                                                                                        \
+        return value_str(jj_change_case(r, jj_to_str(r, self), to));                                                   \
     }
 CASE_FILTER(upper, TEXT_UPPER)
 CASE_FILTER(lower, TEXT_LOWER)
@@ -134,7 +134,7 @@ FILTER(indent) {
         if (i) {
             jj_sb_add_str(&b, &newline);
         }
-        for (int64_t k = 0; k < times && (i ? blank || line->len : first) && jj_steps(r, (k & 15) == 15); k++) {
+        for (int64_t k = 0; k < times && (i ? blank || line->len : first) && jj_steps(r, (k & 3) == 3); k++) {
             jj_sb_add_str(&b, width);
         }
         jj_sb_add_str(&b, line);

@@ -314,7 +314,8 @@ static const struct function_info *named_function(struct render *r, struct value
     const struct function_info *f = is_filter ? jj_find_filter(s->bytes, s->len) : jj_find_test(s->bytes, s->len);
     if (!f) {
         bool shown = !s->marks && s->trusted && s->len < 64;
-        jj_fail(r, "no %s named '%.*s'", is_filter ? "filter" : "test", shown ? (int)s->len : 3, shown ? s->bytes : "...");
+        jj_fail(r, "no %s named '%.*s'", is_filter ? "filter" : "test", shown ? (int)s->len : 3,
+                shown ? s->bytes : "...");
     }
     return f;
 }

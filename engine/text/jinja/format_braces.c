@@ -67,7 +67,8 @@ static struct value field_value(struct braces *b, const struct str *field) {
     while (at < field->len && !r->failed) {
         bool is_item = field->bytes[at] == '[';
         size_t start = ++at, number, digits = start;
-        while (at < field->len && (is_item ? field->bytes[at] != ']' : field->bytes[at] != '.' && field->bytes[at] != '[')) {
+        while (at < field->len &&
+               (is_item ? field->bytes[at] != ']' : field->bytes[at] != '.' && field->bytes[at] != '[')) {
             at++;
         }
         if (at == start || (is_item && at == field->len)) {
@@ -157,7 +158,8 @@ static void format_value(struct braces *b, struct sb *out, struct value v, const
         }
         jj_format_text(r, out, v.u.s, &f);
     } else if (value_is_number(v)) {
-        if (f.type == 'c' || f.type == 's' || (f.precision >= 0 && v.type != V_FLOAT && (!f.type || strchr("bdnoxX", f.type)))) {
+        if (f.type == 'c' || f.type == 's' ||
+            (f.precision >= 0 && v.type != V_FLOAT && (!f.type || strchr("bdnoxX", f.type)))) {
             jj_fail(r, "format specifier does not fit a number");
             return;
         }

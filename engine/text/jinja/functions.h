@@ -25,8 +25,8 @@ struct call {
 enum { JJ_MAX_PARAMETERS = 6 };
 
 /*
- * `self` is what stands before the `|`, `is` or `.`; a[] are the declared parameters in order, V_MISSING where not given.
- * Variadic functions get no a[] and read `call`.
+ * `self` is what stands before the `|`, `is` or `.`; a[] are the declared parameters in order, V_MISSING where not
+ * given. Variadic functions get no a[] and read `call`.
  */
 typedef struct value native_function(struct render *r, struct value self, const struct value *a,
                                      const struct call *call);
@@ -87,9 +87,9 @@ struct value jj_negate(struct render *r, struct value v);
 
 /* --- text of values --- */
 
-const struct str *jj_to_str(struct render *r, struct value v);          /* str(v); strings as they are */
-void jj_write_str(struct render *r, struct sb *out, struct value v);    /* the same, into a builder */
-void jj_write_repr(struct render *r, struct sb *out, struct value v);   /* repr(v) */
-const struct str *jj_escape_html(struct render *r, struct value v);     /* markupsafe.escape */
+const struct str *jj_to_str(struct render *r, struct value v);        /* str(v); strings as they are */
+void jj_write_str(struct render *r, struct sb *out, struct value v);  /* the same, into a builder */
+void jj_write_repr(struct render *r, struct sb *out, struct value v); /* repr(v) */
+const struct str *jj_escape_html(struct render *r, struct value v);   /* markupsafe.escape */
 
 #endif

@@ -133,8 +133,7 @@ static struct value call_strftime_now(struct render *r, const struct call *call)
     const struct str *format = jj_need_str(r, call->n ? call->positional[0] : call->named[0].value, "strftime_now()");
     time_t now = (time_t)r->now;
     struct tm tm;
-    if (r->failed || format->len >= STRFTIME_MOST || memchr(format->bytes, '\0', format->len) ||
-        !gmtime_r(&now, &tm)) {
+    if (r->failed || format->len >= STRFTIME_MOST || memchr(format->bytes, '\0', format->len) || !gmtime_r(&now, &tm)) {
         jj_fail(r, "strftime_now() cannot use this format");
         return NONE;
     }

@@ -1,15 +1,15 @@
 /*
- * Chat templates: Jinja as Jinja2 3.1 runs it in the environment that Hugging Face chat templates are written for (immutable
- * sandbox, trim_blocks, lstrip_blocks, loop controls, `generation` blocks, tojson = json.dumps, raise_exception,
- * strftime_now), interpreted here without any of Python.
+ * Chat templates: Jinja as Jinja2 3.1 runs it in the environment that Hugging Face chat templates are written for
+ * (immutable sandbox, trim_blocks, lstrip_blocks, loop controls, `generation` blocks, tojson = json.dumps,
+ * raise_exception, strftime_now), interpreted here without any of Python.
  *
- * A template is not trusted: it comes with a model file. It can reach nothing but the variables given to it, and a budget of
- * steps, memory, output and time ends what would not end by itself.
+ * A template is not trusted: it comes with a model file. It can reach nothing but the variables given to it, and a
+ * budget of steps, memory, output and time ends what would not end by itself.
  *
- * TRUST MARK. Each byte of a string carries a mark: 1 when the template itself wrote it (its literals, the bos and eos tokens,
- * what it computed from these alone), 0 when it came from the input JSON. Every operation on strings hands the marks on, so
- * the caller can tell for each byte of the result whether a special token may be recognised there. Comparisons do not look
- * at marks.
+ * TRUST MARK. Each byte of a string carries a mark: 1 when the template itself wrote it (its literals, the bos and eos
+ * tokens, what it computed from these alone), 0 when it came from the input JSON. Every operation on strings hands the
+ * marks on, so the caller can tell for each byte of the result whether a special token may be recognised there.
+ * Comparisons do not look at marks.
  */
 #ifndef INFERD_TEXT_JINJA_H
 #define INFERD_TEXT_JINJA_H
@@ -48,15 +48,17 @@ struct jinja_input {
 };
 
 /*
- * Compile source[0..len). Syntax errors, unknown tags, filters and tests, nesting that is too deep: ERROR_MODEL with the line.
+ * Compile source[0..len). Syntax errors, unknown tags, filters and tests, nesting that is too deep: ERROR_MODEL with
+ * the line.
  */
 int jinja_compile(const char *source, size_t len, struct jinja **out, struct error *err);
 void jinja_free(struct jinja *t);
 
 /*
- * Append the rendered text to *out and one byte (1 trusted, 0 not) for each of its bytes to *trusted. Nothing is appended
- * on failure. raise_exception: ERROR_INVALID with exactly the template's message. A type or name error in the template, an
- * exhausted budget, malformed input JSON: ERROR_INVALID with a sentence (and the line, for what the template did).
+ * Append the rendered text to *out and one byte (1 trusted, 0 not) for each of its bytes to *trusted. Nothing is
+ * appended on failure. raise_exception: ERROR_INVALID with exactly the template's message. A type or name error in the
+ * template, an exhausted budget, malformed input JSON: ERROR_INVALID with a sentence (and the line, for what the
+ * template did).
  */
 int jinja_render(const struct jinja *t, const struct jinja_input *in, struct buf *out, struct buf *trusted,
                  struct error *err);

@@ -25,8 +25,7 @@ static int push(struct lexer *l, enum token_kind kind, const char *text, size_t 
     struct tokens_list *o = l->out;
     if (o->n == o->cap) {
         size_t cap = o->cap ? 2 * o->cap : 256;
-        struct token *items =
-            jj_arena_grow(l->arena, o->items, o->cap * sizeof *items, cap * sizeof *items);
+        struct token *items = jj_arena_grow(l->arena, o->items, o->cap * sizeof *items, cap * sizeof *items);
         if (!items) {
             return error_memory(l->err);
         }
@@ -86,7 +85,8 @@ static size_t strip_right(const struct lexer *l, size_t from, size_t to) {
     return to;
 }
 
-/* The text before a tag, less what the tag strips: `-` all white space, lstrip_blocks the blanks before it on its line. */
+/* The text before a tag, less what the tag strips: `-` all white space, lstrip_blocks the blanks before it on its line.
+ */
 static int push_text(struct lexer *l, size_t from, size_t to, char sign, bool is_variable) {
     size_t end = to;
     if (sign == '-') {
@@ -105,7 +105,8 @@ static int push_text(struct lexer *l, size_t from, size_t to, char sign, bool is
     return rc;
 }
 
-/* Length of the closing `sign? mark`, with what it swallows: white space after `-`, one newline for blocks and comments. */
+/* Length of the closing `sign? mark`, with what it swallows: white space after `-`, one newline for blocks and
+ * comments. */
 static size_t closing(const struct lexer *l, size_t at, const char *mark, bool plus, bool trim) {
     size_t n = 0;
     if (at < l->len && (l->s[at] == '-' || (plus && l->s[at] == '+'))) {
@@ -354,16 +355,16 @@ static const struct {
     const char text[3];
     enum token_kind kind;
 } operators[] = {
-    {"//", T_FLOORDIV}, {"**", T_POW},      {"==", T_EQ},      {"!=", T_NE},     {">=", T_GE},    {"<=", T_LE},
-    {"+", T_ADD},       {"-", T_SUB},       {"/", T_DIV},      {"*", T_MUL},     {"%", T_MOD},    {"~", T_TILDE},
-    {"[", T_LBRACKET},  {"]", T_RBRACKET},  {"(", T_LPAREN},   {")", T_RPAREN},  {"{", T_LBRACE}, {"}", T_RBRACE},
-    {">", T_GT},        {"<", T_LT},        {"=", T_ASSIGN},   {".", T_DOT},     {":", T_COLON},  {"|", T_PIPE},
+    {"//", T_FLOORDIV}, {"**", T_POW},      {"==", T_EQ},    {"!=", T_NE},    {">=", T_GE},    {"<=", T_LE},
+    {"+", T_ADD},       {"-", T_SUB},       {"/", T_DIV},    {"*", T_MUL},    {"%", T_MOD},    {"~", T_TILDE},
+    {"[", T_LBRACKET},  {"]", T_RBRACKET},  {"(", T_LPAREN}, {")", T_RPAREN}, {"{", T_LBRACE}, {"}", T_RBRACE},
+    {">", T_GT},        {"<", T_LT},        {"=", T_ASSIGN}, {".", T_DOT},    {":", T_COLON},  {"|", T_PIPE},
     {",", T_COMMA},     {";", T_SEMICOLON},
 };
 
 const char *jj_token_name(enum token_kind kind) {
-    static const char *const names[] = {"end of the template", "text", "'{{'", "'}}'", "'{%'", "'%}'",
-                                        "a name", "a string", "an integer", "a float"};
+    static const char *const names[] = {
+        "end of the template", "text", "'{{'", "'}}'", "'{%'", "'%}'", "a name", "a string", "an integer", "a float"};
     if (kind <= T_FLOAT) {
         return names[kind];
     }

@@ -1,6 +1,6 @@
 /*
- * Tokens of a template (Jinja2's lexer with trim_blocks and lstrip_blocks): text, and what stands between {{ }} and {% %}.
- * Comments are dropped, raw blocks become text, white space control is done here.
+ * Tokens of a template (Jinja2's lexer with trim_blocks and lstrip_blocks): text, and what stands between {{ }} and {%
+ * %}. Comments are dropped, raw blocks become text, white space control is done here.
  */
 #ifndef INFERD_JINJA_LEXER_H
 #define INFERD_JINJA_LEXER_H

@@ -1,5 +1,5 @@
-/* Every bound of the interpreter: a template comes with a model file and its input from a client, so each number that they choose
- * has its most. */
+/* Every bound of the interpreter: a template comes with a model file and its input from a client, so each number that
+ * they choose has its most. */
 #ifndef INFERD_JINJA_LIMITS_H
 #define INFERD_JINJA_LIMITS_H
 
@@ -17,7 +17,8 @@ enum {
     JJ_MAX_MACRO_PARAMETERS = 255,
 };
 
-/* A render's default budget: a base, and some for each byte of input. The base stops a hostile template well within 100 ms. */
+/* A render's default budget: a base, and some for each byte of input. The base stops a hostile template well within 100
+ * ms. */
 #define JJ_STEPS_BASE UINT64_C(1000000)
 #define JJ_STEPS_PER_BYTE UINT64_C(16)
 #define JJ_OUTPUT_BASE ((size_t)4 << 20)

@@ -17,7 +17,8 @@ struct loop {
     struct value changed; /* V_TUPLE of what changed() saw last, V_MISSING at first */
 };
 
-/* Is there an item `index`? Evaluates the filter as far as needed, not further: the body may change what it looks at. */
+/* Is there an item `index`? Evaluates the filter as far as needed, not further: the body may change what it looks at.
+ */
 bool jj_loop_has(struct render *r, struct loop *l, size_t index);
 struct value jj_loop_item(const struct loop *l, size_t index);
 size_t jj_loop_length(struct render *r, struct loop *l);

@@ -1,6 +1,6 @@
 /* Methods of lists, tuples, dicts, ranges, numbers, loops; and how a method is found. */
-#include "text/jinja/big.h"
 #include "text/jinja/methods.h"
+#include "text/jinja/big.h"
 
 #include "text/jinja/loop.h"
 #include "text/jinja/number.h"
@@ -9,7 +9,7 @@
 
 #include <math.h>
 
-#define METHOD(name) \
+#define METHOD(name)                                                                                                   \
     static struct value name(struct render *r, struct value self, const struct value *a, const struct call *call)
 #define UNUSED ((void)r, (void)self, (void)a, (void)call)
 
@@ -147,7 +147,8 @@ static const struct function_info list_methods[] = {
     {"copy", list_copy, {0}},
     {0},
 };
-static const struct function_info tuple_methods[] = { /* of ranges too */
+static const struct function_info tuple_methods[] = {
+    /* of ranges too */
     {"index", seq_index, {"value", "start", "stop"}, 1, .positional_only = true},
     {"count", seq_count, {"value"}, 1, .positional_only = true},
     {0},

@@ -7,14 +7,15 @@
 
 #include <string.h>
 
-#define METHOD(name) \
+#define METHOD(name)                                                                                                   \
     static struct value name(struct render *r, struct value self, const struct value *a, const struct call *call)
 #define UNUSED ((void)r, (void)self, (void)a, (void)call)
 
 /* The part of s that start and end (arguments, may be missing or None) leave: byte offsets. False: empty for sure. */
 static bool part(struct render *r, const struct str *s, struct value start, struct value end, size_t *from,
                  size_t *to) {
-    bool has_start = start.type != V_MISSING && start.type != V_NONE, has_end = end.type != V_MISSING && end.type != V_NONE;
+    bool has_start = start.type != V_MISSING && start.type != V_NONE,
+         has_end = end.type != V_MISSING && end.type != V_NONE;
     *from = 0;
     *to = s->len;
     if (!has_start && !has_end) {
@@ -135,10 +136,10 @@ static bool is_ascii_char(uint32_t c) {
     return c < 0x80;
 }
 
-#define KIND_METHOD(name, is, empty)                  \
-    METHOD(name) {                                    \
-        UNUSED;                                       \
-        return all_are(r, self.u.s, is, empty);       \
+#define KIND_METHOD(name, is, empty)                                                                                   \
+    METHOD(name) {                                                                                                     \
+        UNUSED;                                                                                                        \
+        return all_are(r, self.u.s, is, empty);                                                                        \
     }
 KIND_METHOD(str_isspace, jj_is_space, false)
 KIND_METHOD(str_isalpha, jj_is_alpha, false)

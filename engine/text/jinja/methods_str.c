@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#define METHOD(name) \
+#define METHOD(name)                                                                                                   \
     static struct value name(struct render *r, struct value self, const struct value *a, const struct call *call)
 #define UNUSED ((void)r, (void)self, (void)a, (void)call)
 
@@ -98,10 +98,10 @@ METHOD(str_replace) {
     return r->failed ? self : value_str(jj_replace(r, self.u.s, old, new, most));
 }
 
-#define CASE_METHOD(name, to) \
-    METHOD(name) {            \
-        UNUSED;               \
-        return value_str(jj_change_case(r, self.u.s, to)); \
+#define CASE_METHOD(name, to)                                                                                          \
+    METHOD(name) {                                                                                                     \
+        UNUSED;                                                                                                        \
+        return value_str(jj_change_case(r, self.u.s, to));                                                             \
     }
 CASE_METHOD(str_upper, TEXT_UPPER)
 CASE_METHOD(str_lower, TEXT_LOWER)

@@ -117,7 +117,8 @@ bool jj_number_literal(struct arena *arena, const char *text, size_t len, bool i
            integer_value(arena, false, limbs, n, out);
 }
 
-/* The text without white space around, other digits of Unicode turned into ASCII. Into out[cap]; false when too long. */
+/* The text without white space around, other digits of Unicode turned into ASCII. Into out[cap]; false when too long.
+ */
 static bool clean(const char *text, size_t len, char *out, size_t cap, size_t *n) {
     struct str s = {.bytes = text, .len = len};
     size_t last = 0; /* the end of what is not white space */
@@ -185,7 +186,8 @@ bool jj_parse_float(const char *text, size_t len, double *out) {
     if (!clean(text, len, s, sizeof s - 1, &n) || n == 0) {
         return false;
     }
-    /* strtod takes hexadecimal numbers and more words, Python does not; Python takes single underscores between digits */
+    /* strtod takes hexadecimal numbers and more words, Python does not; Python takes single underscores between digits
+     */
     for (size_t i = 0; i < n; i++) {
         bool between = s[i] == '_' && i > 0 && i + 1 < n && s[i - 1] >= '0' && s[i - 1] <= '9' && s[i + 1] >= '0' &&
                        s[i + 1] <= '9';
@@ -218,7 +220,8 @@ size_t jj_format_double(double d, char *out) {
         return (size_t)sprintf(out, d < 0 ? "-inf" : "inf");
     }
     char digits[40]; /* d.ddddde±xx, the shortest that reads back as d */
-    for (int precision = 15; precision <= 17; precision++) {
+    /* up to 15 digits survive the way back and forth, but for numbers near zero, which have fewer bits */
+    for (int precision = fabs(d) < 1e-290 ? 1 : 15; precision <= 17; precision++) {
         snprintf(digits, sizeof digits, "%.*e", precision - 1, d);
         if (strtod(digits, NULL) == d) {
             break;

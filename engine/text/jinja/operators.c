@@ -11,8 +11,8 @@
 
 static struct value unsupported(struct render *r, int op, struct value a, struct value b) {
     static const char *const names[] = {
-        [OP_ADD] = "+", [OP_SUB] = "-", [OP_MUL] = "*", [OP_DIV] = "/", [OP_FLOORDIV] = "//", [OP_MOD] = "%",
-        [OP_POW] = "** or pow()",
+        [OP_ADD] = "+",       [OP_SUB] = "-", [OP_MUL] = "*",           [OP_DIV] = "/",
+        [OP_FLOORDIV] = "//", [OP_MOD] = "%", [OP_POW] = "** or pow()",
     };
     if (a.type == V_UNDEFINED || b.type == V_UNDEFINED) {
         jj_fail_undefined(r, a.type == V_UNDEFINED ? a : b);

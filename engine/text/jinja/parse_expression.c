@@ -1,4 +1,5 @@
-/* Expressions, by the precedence of Jinja2: if-else, or, and, not, comparisons, + -, ~, * / // %, **, unary, postfix, filters. */
+/* Expressions, by the precedence of Jinja2: if-else, or, and, not, comparisons, + -, ~, * / // %, **, unary, postfix,
+ * filters. */
 #include "text/jinja/functions.h"
 #include "text/jinja/limits.h"
 #include "text/jinja/number.h"
@@ -314,9 +315,12 @@ static struct node *parse_name(struct parser *p) {
         const char *name;
         struct value value;
     } constants[] = {
-        {"true", {.type = V_BOOL, .u.b = true}},   {"True", {.type = V_BOOL, .u.b = true}},
-        {"false", {.type = V_BOOL, .u.b = false}}, {"False", {.type = V_BOOL, .u.b = false}},
-        {"none", {.type = V_NONE}},                {"None", {.type = V_NONE}},
+        {"true", {.type = V_BOOL, .u.b = true}},
+        {"True", {.type = V_BOOL, .u.b = true}},
+        {"false", {.type = V_BOOL, .u.b = false}},
+        {"False", {.type = V_BOOL, .u.b = false}},
+        {"none", {.type = V_NONE}},
+        {"None", {.type = V_NONE}},
     };
     const struct token *t = jj_peek(p);
     for (size_t i = 0; i < sizeof constants / sizeof constants[0]; i++) {

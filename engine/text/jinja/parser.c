@@ -591,9 +591,11 @@ static struct node *parse_statement(struct parser *p) {
         const char *name;
         struct node *(*parse)(struct parser *p, uint32_t line);
     } table[] = {
-        {"if", parse_if},       {"for", parse_for},   {"set", parse_set},         {"macro", parse_macro},
-        {"call", parse_call_block}, {"filter", parse_filter_block}, {"with", parse_with},
-        {"generation", parse_generation}, {"print", parse_print},
+        {"if", parse_if},           {"for", parse_for},
+        {"set", parse_set},         {"macro", parse_macro},
+        {"call", parse_call_block}, {"filter", parse_filter_block},
+        {"with", parse_with},       {"generation", parse_generation},
+        {"print", parse_print},
     };
     const struct token *t = jj_peek(p);
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {

@@ -19,9 +19,9 @@ struct parser {
 
     /* What the macro or loop that is being read uses; saved and restored around each. */
     bool saw_caller, saw_varargs, saw_kwargs, saw_loop;
-    unsigned conditions; /* open if statements */
+    unsigned conditions;  /* open if statements */
     struct node *unknown; /* first unknown filter or test outside of conditions */
-    unsigned loops; /* open for loops of this macro, for break and continue */
+    unsigned loops;       /* open for loops of this macro, for break and continue */
 };
 
 static inline const struct token *jj_peek(const struct parser *p) {

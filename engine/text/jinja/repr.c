@@ -13,12 +13,12 @@
 
 static void write_char_escape(struct sb *out, uint32_t c, bool trusted) {
     char text[16];
-    int n = c == '\n'      ? snprintf(text, sizeof text, "\\n")
-            : c == '\r'    ? snprintf(text, sizeof text, "\\r")
-            : c == '\t'    ? snprintf(text, sizeof text, "\\t")
-            : c < 0x100    ? snprintf(text, sizeof text, "\\x%02x", c)
-            : c < 0x10000  ? snprintf(text, sizeof text, "\\u%04x", c)
-                           : snprintf(text, sizeof text, "\\U%08x", c);
+    int n = c == '\n'     ? snprintf(text, sizeof text, "\\n")
+            : c == '\r'   ? snprintf(text, sizeof text, "\\r")
+            : c == '\t'   ? snprintf(text, sizeof text, "\\t")
+            : c < 0x100   ? snprintf(text, sizeof text, "\\x%02x", c)
+            : c < 0x10000 ? snprintf(text, sizeof text, "\\u%04x", c)
+                          : snprintf(text, sizeof text, "\\U%08x", c);
     jj_sb_add(out, text, (size_t)n, trusted);
 }
 

@@ -1,6 +1,6 @@
 /*
- * Strings: UTF-8 bytes, and the mark of each byte (1: the template wrote it, 0: it came from the input). A string of one
- * mark only has no array of marks. Slices share the bytes and marks of what they are cut from.
+ * Strings: UTF-8 bytes, and the mark of each byte (1: the template wrote it, 0: it came from the input). A string of
+ * one mark only has no array of marks. Slices share the bytes and marks of what they are cut from.
  */
 #ifndef INFERD_JINJA_STR_H
 #define INFERD_JINJA_STR_H
@@ -18,7 +18,7 @@ struct store {
 };
 
 struct str {
-    const char *bytes; /* [len], not NUL-terminated */
+    const char *bytes;    /* [len], not NUL-terminated */
     const uint8_t *marks; /* [len], or NULL: all are `trusted` */
     size_t len;
     struct store *store;

@@ -3,8 +3,8 @@
 #include <string.h>
 
 enum symbol_kind {
-    SYMBOL_VARIABLE,  /* read first: the variable that was passed in */
-    SYMBOL_OUTER,     /* as a block around it has it */
+    SYMBOL_VARIABLE, /* read first: the variable that was passed in */
+    SYMBOL_OUTER,    /* as a block around it has it */
     SYMBOL_PARAMETER,
     SYMBOL_HIDDEN, /* assigned first: undefined until then */
 };
@@ -277,7 +277,8 @@ static void visit_statements(struct analysis *a, const struct nodes *body) {
 
 static void analyse_nested(struct analysis *a, const struct nodes *body);
 
-/* The block is known (its parameters are declared since `mark`, its statements visited): take its hidden names, go inside. */
+/* The block is known (its parameters are declared since `mark`, its statements visited): take its hidden names, go
+ * inside. */
 static void finish_block(struct analysis *a, size_t mark, const struct nodes *body, struct hidden *out) {
     size_t n = 0;
     a->now++;

@@ -5,10 +5,10 @@
 
 #include <string.h>
 
-#define TEST(name, expression)                                                                                   \
-    static struct value name(struct render *r, struct value self, const struct value *a, const struct call *call) { \
-        UNUSED;                                                                                                  \
-        return value_bool(expression);                                                                           \
+#define TEST(name, expression)                                                                                         \
+    static struct value name(struct render *r, struct value self, const struct value *a, const struct call *call) {    \
+        UNUSED;                                                                                                        \
+        return value_bool(expression);                                                                                 \
     }
 
 /* v % divisor == remainder, for odd, even and divisibleby. */

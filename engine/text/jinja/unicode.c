@@ -207,7 +207,7 @@ size_t jj_map_case(uint32_t c, enum case_kind kind, uint32_t out[4]) {
         }
         return n;
     }
-    out[0] = (uint32_t)(kind == CASE_UPPER ? utf8proc_toupper((utf8proc_int32_t)c)
-                                           : utf8proc_totitle((utf8proc_int32_t)c));
+    out[0] =
+        (uint32_t)(kind == CASE_UPPER ? utf8proc_toupper((utf8proc_int32_t)c) : utf8proc_totitle((utf8proc_int32_t)c));
     return 1;
 }

@@ -11,16 +11,26 @@
 
 const char *jj_type_name_of(enum value_type type) {
     static const char *const names[] = {
-        [V_MISSING] = "missing",     [V_UNDEFINED] = "Undefined",
-        [V_NONE] = "NoneType",       [V_BOOL] = "bool",
-        [V_INT] = "int",             [V_BIG] = "int",
-        [V_FLOAT] = "float",         [V_STR] = "str",
-        [V_LIST] = "list",           [V_TUPLE] = "tuple",
-        [V_DICT] = "dict",           [V_RANGE] = "range",
-        [V_VIEW] = "dict view",      [V_ITER] = "generator",
-        [V_NAMESPACE] = "Namespace", [V_FUNCTION] = "function",
-        [V_METHOD] = "method",       [V_MACRO] = "Macro",
-        [V_LOOP] = "LoopContext",    [V_CYCLER] = "Cycler",
+        [V_MISSING] = "missing",
+        [V_UNDEFINED] = "Undefined",
+        [V_NONE] = "NoneType",
+        [V_BOOL] = "bool",
+        [V_INT] = "int",
+        [V_BIG] = "int",
+        [V_FLOAT] = "float",
+        [V_STR] = "str",
+        [V_LIST] = "list",
+        [V_TUPLE] = "tuple",
+        [V_DICT] = "dict",
+        [V_RANGE] = "range",
+        [V_VIEW] = "dict view",
+        [V_ITER] = "generator",
+        [V_NAMESPACE] = "Namespace",
+        [V_FUNCTION] = "function",
+        [V_METHOD] = "method",
+        [V_MACRO] = "Macro",
+        [V_LOOP] = "LoopContext",
+        [V_CYCLER] = "Cycler",
         [V_JOINER] = "Joiner",
     };
     return names[type];
@@ -516,8 +526,7 @@ bool jj_contains(struct render *r, struct value haystack, struct value needle) {
         int64_t i;
         if (jj_as_int64(needle, &i) && range->n) {
             __int128 offset = (__int128)i - range->start;
-            return offset % range->step == 0 && offset / range->step >= 0 &&
-                   offset / range->step < (__int128)range->n;
+            return offset % range->step == 0 && offset / range->step >= 0 && offset / range->step < (__int128)range->n;
         }
     }
     if (!jj_is_iterable(haystack)) {
@@ -536,8 +545,7 @@ bool jj_contains(struct render *r, struct value haystack, struct value needle) {
 /* --- undefined --- */
 
 struct value jj_undefined_sentence(struct render *r, const char *sentence) {
-    return (struct value){
-        .type = V_UNDEFINED, .sub = UNDEFINED_SENTENCE, .u.undefined = jj_str_literal(r, sentence)};
+    return (struct value){.type = V_UNDEFINED, .sub = UNDEFINED_SENTENCE, .u.undefined = jj_str_literal(r, sentence)};
 }
 
 struct value jj_undefined_member(struct value object, struct value key, enum undefined_kind kind) {

@@ -1,10 +1,11 @@
 /*
- * Values of a template, as Python has them. A value is 16 bytes, passed by value; what it points to lies in the arena of the
- * template (constants) or of the render (everything else), never moves and is never freed alone. Everything but namespaces,
- * loops, cyclers, joiners and iterators is immutable once it can be seen by the template, so values are shared freely.
+ * Values of a template, as Python has them. A value is 16 bytes, passed by value; what it points to lies in the arena
+ * of the template (constants) or of the render (everything else), never moves and is never freed alone. Everything but
+ * namespaces, loops, cyclers, joiners and iterators is immutable once it can be seen by the template, so values are
+ * shared freely.
  *
- * Errors are sticky: the first failure is kept in the render, every function then returns some valid value, and loops look at
- * `r->failed`. No function here returns NULL.
+ * Errors are sticky: the first failure is kept in the render, every function then returns some valid value, and loops
+ * look at `r->failed`. No function here returns NULL.
  */
 #ifndef INFERD_JINJA_VALUE_H
 #define INFERD_JINJA_VALUE_H
