@@ -314,7 +314,7 @@ static int converse(struct chat *c, struct line_editor *editor, struct error *er
 
 /* In a pipe Ctrl-C ends the program, as everywhere. */
 static void catch_sigint(const struct chat *c) {
-    struct sigaction action = {.sa_handler = on_sigint}; /* no SA_RESTART: reading a line must end */
+    struct sigaction action = {.sa_handler = on_sigint, .sa_flags = SA_RESTART};
     sigemptyset(&action.sa_mask);
     if (c->terminal) {
         sigaction(SIGINT, &action, NULL);
@@ -335,7 +335,8 @@ static int open_engine(struct chat *c, const struct config *config, struct error
     config_engine(config, &ec);
     ec.max_sequences = 1;
     ec.max_waiting = 1;
-    /* Signals reach this thread alone, so that Ctrl-C interrupts its reading: the engine's threads inherit the mask. */
+    /* Signals reach this thread alone, so that Ctrl-C ends its waiting for a line: the engine's threads inherit the
+     * mask. */
     sigset_t sigint, before;
     sigemptyset(&sigint);
     sigaddset(&sigint, SIGINT);
@@ -364,7 +365,7 @@ static int chat(const struct chat_options *o, const struct config *config, struc
     }
     r = r == 0 ? reset(&c, err) : r;
     if (r == 0) {
-        editor = line_editor_open("> ", c.terminal);
+        editor = line_editor_open("> ", c.terminal, &interrupted);
         r = editor ? 0 : error_memory(err);
     }
     if (r == 0) {
