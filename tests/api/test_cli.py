@@ -6,6 +6,7 @@ import pty
 import re
 import select
 import signal
+import socket
 import subprocess
 import time
 
@@ -161,6 +162,13 @@ def test_a_misspelt_variable_is_mentioned():
 
 def test_what_does_not_fit_exits_with_3():
     refused(run("serve", MODEL, "--port", str(free_port()), "--kv-tokens", str(10**9), "--log-level", "error"), 3)
+
+
+def test_a_port_that_is_taken_exits_with_1():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        s.listen()
+        refused(run("serve", MODEL, "--port", str(s.getsockname()[1]), "--log-level", "error"), 1, "in use")
 
 
 # --- inspect
