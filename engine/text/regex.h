@@ -12,10 +12,11 @@
 
 struct regex; /* immutable, usable from any thread */
 
-/* The searches of one encoding: memory that they share, and the time that they may take together. */
+/* The searches of one encoding: memory that they share, and the processor time that they may take together. */
 struct regex_run {
     void *region, *limits; /* Oniguruma's, owned; NULL before the first search */
-    uint64_t deadline;     /* clock_now_ns, set by the first search */
+    uint64_t deadline;     /* of the thread's processor time; set by the first search */
+    size_t n_searches;
 };
 void regex_run_free(struct regex_run *run);
 
