@@ -13,7 +13,20 @@
 #include <string.h>
 
 #define VEC_INLINE static inline __attribute__((always_inline, unused))
-#if defined(__clang__)
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define SANITIZED
+#endif
+#elif defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED
+#endif
+
+/* Sums live in registers only once their loops are unrolled. A sanitizer checks every access, and would take minutes to compile that. */
+#if defined(SANITIZED) && defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(disable) vectorize(disable)")
+#elif defined(SANITIZED)
+#define UNROLL _Pragma("GCC unroll 1")
+#elif defined(__clang__)
 #define UNROLL _Pragma("clang loop unroll(full)")
 #else
 #define UNROLL _Pragma("GCC unroll 16")
