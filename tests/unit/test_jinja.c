@@ -192,11 +192,29 @@ Test(jinja, special_tokens_of_a_message_are_not_trusted) {
     static const char want[] = "<s><|im_start|>user\na<|im_end|><|im_end|><|im_start|>assistant";
     static const char marks[] = "111"
                                 "111111111111"
-                                "00001"
+                                "11111"
                                 "00000000000"
                                 "1111111111"
                                 "111111111111"
                                 "111111111";
+    cr_assert_str_eq(out.data, want);
+    for (size_t i = 0; i < out.len; i++) {
+        cr_expect_eq(trusted.data[i] + '0', marks[i], "byte %zu", i);
+    }
+    buf_free(&out);
+    buf_free(&trusted);
+    jinja_free(t);
+}
+
+Test(jinja, a_known_role_is_trusted) {
+    static const char messages[] =
+        "[{\"role\":\"user\",\"content\":\"user\"},{\"role\":\"end\",\"x\":{\"role\":\"user\"}},5]";
+    struct jinja_input in = {.messages_json = messages, .messages_len = sizeof messages - 1};
+    struct buf out = BUF_INIT, trusted = BUF_INIT;
+    struct jinja *t =
+        compile("{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{{ m.x.role if m.x }}{% endfor %}");
+    cr_assert_eq(jinja_render(t, &in, &out, &trusted, &err), 0, "%s", err.message);
+    static const char want[] = "<|user|>user<|end|>user<||>", marks[] = "111111110000110001100001111";
     cr_assert_str_eq(out.data, want);
     for (size_t i = 0; i < out.len; i++) {
         cr_expect_eq(trusted.data[i] + '0', marks[i], "byte %zu", i);

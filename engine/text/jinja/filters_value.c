@@ -150,8 +150,10 @@ FILTER(round_filter) {
             jj_fail(r, "round: the precision must be a number");
             return NONE;
         }
-        double factor = pow(10, a[0].type == V_MISSING ? 0 : jj_as_double(a[0])), scaled = jj_as_double(self) * factor;
-        v = value_float((ceiling ? ceil(scaled) : floor(scaled)) / factor);
+        double places = a[0].type == V_MISSING ? 0 : jj_as_double(a[0]), factor = pow(10, places);
+        double scaled = jj_as_double(self) * factor;
+        bool exact = self.type != V_FLOAT && places >= 0; /* an integer is its own floor */
+        v = value_float(exact ? jj_as_double(self) : (ceiling ? ceil(scaled) : floor(scaled)) / factor + 0.0);
     } else if (self.type == V_FLOAT) {
         v = value_float(round_double(self.u.f, absent(a[0]) ? 0 : jj_to_index(r, a[0], "round")));
     } else {

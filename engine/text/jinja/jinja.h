@@ -9,7 +9,9 @@
  * TRUST MARK. Each byte of a string carries a mark: 1 when the template itself wrote it (its literals, the bos and eos
  * tokens, what it computed from these alone), 0 when it came from the input JSON. Every operation on strings hands the
  * marks on, so the caller can tell for each byte of the result whether a special token may be recognised there.
- * Comparisons do not look at marks.
+ * Comparisons do not look at marks. One part of the input is trusted: a message's role when it is "system",
+ * "developer", "user", "assistant", "tool" or "function", for templates make special tokens of it ('<|' + message.role
+ * + '|>').
  */
 #ifndef INFERD_TEXT_JINJA_H
 #define INFERD_TEXT_JINJA_H

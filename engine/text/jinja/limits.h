@@ -20,7 +20,7 @@ enum {
 /* A render's default budget: a base, and some for each byte of input. The base stops a hostile template well within 100
  * ms. */
 #define JJ_STEPS_BASE UINT64_C(1000000)
-#define JJ_STEPS_PER_BYTE UINT64_C(16)
+#define JJ_STEPS_PER_BYTE UINT64_C(64) /* templates may look at every message for each message */
 #define JJ_OUTPUT_BASE ((size_t)4 << 20)
 #define JJ_OUTPUT_PER_BYTE ((size_t)8)
 #define JJ_MEMORY_BASE ((size_t)32 << 20)

@@ -93,7 +93,7 @@ static int take_comparison(struct parser *p) {
     } table[] = {{T_EQ, OP_EQ}, {T_NE, OP_NE}, {T_LT, OP_LT}, {T_LE, OP_LE}, {T_GT, OP_GT}, {T_GE, OP_GE}};
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         if (jj_skip(p, table[i].token)) {
-            return table[i].op;
+            return (int)table[i].op;
         }
     }
     if (jj_skip_name(p, "in")) {

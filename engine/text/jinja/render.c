@@ -110,6 +110,26 @@ static void set_json(struct render *r, uint32_t name, const char *json, size_t l
     r->globals[name] = json ? jj_read_json(r, json, len, what) : none;
 }
 
+/*
+ * The roles of messages come from a fixed list, not from anybody's text, and templates build special tokens of them
+ * ('<|' + message.role + '|>'): a known role counts as the template's own.
+ */
+static void trust_roles(struct render *r, struct value messages) {
+    static const char *const roles[] = {"system", "developer", "user", "assistant", "tool", "function"};
+    static const struct str role = {.bytes = "role", .len = 4, .ascii = true};
+    for (size_t i = 0; messages.type == V_LIST && i < messages.u.seq->n && jj_steps(r, 1); i++) {
+        struct value message = messages.u.seq->items[i];
+        struct value v = message.type == V_DICT ? jj_dict_get_str(r, message.u.dict, &role) : MISSING;
+        for (size_t k = 0; v.type == V_STR && k < sizeof roles / sizeof roles[0]; k++) {
+            if (jj_str_equals(v.u.s, roles[k])) {
+                /* nobody has seen the dict yet, so it may still change */
+                jj_dict_set(r, (struct dict *)(uintptr_t)message.u.dict, value_str(&role),
+                            value_str(jj_str_literal(r, roles[k])));
+            }
+        }
+    }
+}
+
 static void set_string(struct render *r, uint32_t name, const char *s) {
     if (s) {
         r->globals[name] = value_str(jj_str_new(r, s, strlen(s), true));
@@ -142,6 +162,7 @@ static void set_variables(struct render *r, const struct jinja_input *in) {
     memset(r->globals, 0, n * sizeof *r->globals); /* V_MISSING */
     if (in->messages_json) {
         set_json(r, NAME_MESSAGES, in->messages_json, in->messages_len, "messages");
+        trust_roles(r, r->globals[NAME_MESSAGES]);
         set_json(r, NAME_TOOLS, in->tools_json, in->tools_len, "tools");
         set_json(r, NAME_DOCUMENTS, in->documents_json, in->documents_len, "documents");
         r->globals[NAME_ADD_GENERATION_PROMPT] = value_bool(in->add_generation_prompt);
