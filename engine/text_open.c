@@ -84,7 +84,8 @@ static int read_numbers(const struct model_file *f, struct gguf_vocab *v, struct
         for (size_t i = 0; i < n; i++) {
             int64_t value;
             if (!model_file_array_int(f, "tokenizer.ggml.token_type", i, &value)) {
-                return error_set(err, ERROR_MODEL, "tokenizer.ggml.token_type must hold an integer for each of %zu tokens", n);
+                return error_set(err, ERROR_MODEL,
+                                 "tokenizer.ggml.token_type must hold an integer for each of %zu tokens", n);
             }
             v->types[i] = value >= VOCAB_NORMAL && value <= VOCAB_BYTE ? (uint8_t)value : VOCAB_UNUSED;
         }
@@ -98,7 +99,8 @@ static int read_numbers(const struct model_file *f, struct gguf_vocab *v, struct
         for (size_t i = 0; i < n; i++) {
             double value;
             if (!model_file_array_double(f, "tokenizer.ggml.scores", i, &value)) {
-                return error_set(err, ERROR_MODEL, "tokenizer.ggml.scores must hold a number for each of %zu tokens", n);
+                return error_set(err, ERROR_MODEL, "tokenizer.ggml.scores must hold a number for each of %zu tokens",
+                                 n);
             }
             v->scores[i] = (float)value;
         }
@@ -114,7 +116,8 @@ static int read_id(const struct model_file *f, const char *key, size_t n_tokens,
         return 0;
     }
     if (id < 0 || (uint64_t)id >= n_tokens) {
-        return error_set(err, ERROR_MODEL, "%s is %lld, and the vocabulary has %zu tokens", key, (long long)id, n_tokens);
+        return error_set(err, ERROR_MODEL, "%s is %lld, and the vocabulary has %zu tokens", key, (long long)id,
+                         n_tokens);
     }
     *out = (int32_t)id;
     return 0;
@@ -132,8 +135,8 @@ static bool is_phi3(const char *name) {
 
 static int read_vocab(const struct model_file *f, struct gguf_vocab *v, struct error *err) {
     struct vocab_source *s = &v->source;
-    if (copy_string(f, "tokenizer.ggml.model", &v->model, err) < 0 || copy_string(f, "tokenizer.ggml.pre", &v->pre, err) < 0 ||
-        copy_string(f, "general.name", &v->name, err) < 0) {
+    if (copy_string(f, "tokenizer.ggml.model", &v->model, err) < 0 ||
+        copy_string(f, "tokenizer.ggml.pre", &v->pre, err) < 0 || copy_string(f, "general.name", &v->name, err) < 0) {
         return -1;
     }
     if (!v->model) {
@@ -268,7 +271,8 @@ static const char *template_of(const cJSON *config) {
 }
 
 static int use_tokenizer_config(struct text *t, const cJSON *config, struct error *err) {
-    const char *bos = token_name(config, "bos_token"), *eos = token_name(config, "eos_token"), *source = template_of(config);
+    const char *bos = token_name(config, "bos_token"), *eos = token_name(config, "eos_token"),
+               *source = template_of(config);
     t->bos_id = id_of_name(t, bos);
     text_add_eos(t, id_of_name(t, eos));
     if ((bos && copy_text(bos, &t->bos_text, err) < 0) || (eos && copy_text(eos, &t->eos_text, err) < 0)) {
@@ -326,7 +330,9 @@ static int use_json_files(struct text *t, const char *folder, struct error *err)
             return -1;
         }
         const char *source = json && !files[i].use ? template_of(json) : NULL;
-        int rc = json && files[i].use ? files[i].use(t, json, err) : source ? text_set_chat_template(t, source, strlen(source), err) : 0;
+        int rc = json && files[i].use ? files[i].use(t, json, err)
+                 : source             ? text_set_chat_template(t, source, strlen(source), err)
+                                      : 0;
         cJSON_Delete(json);
         if (rc < 0) {
             return error_prefix(err, "%s/%s", folder, files[i].name);

@@ -10,7 +10,7 @@
 
 struct added_token {
     int32_t id;
-    bool special;     /* only where every byte is trusted */
+    bool special;        /* only where every byte is trusted */
     bool lstrip, rstrip; /* swallows the white space on that side */
     bool ascii_space;    /* that white space is ASCII only (GGUF) */
     bool single_word;    /* not inside a word */

@@ -112,8 +112,8 @@ int bpe_finish(struct bpe *b, struct error *err) {
         return error_memory(err);
     }
     /* A cut must not part a run of unknown characters that would be fused, nor byte tokens that merge. */
-    bool may_cut = b->kind == BPE_SCORES || (b->kind == BPE_CHARACTERS && covers_all_bytes(b) && !b->ignore_merges &&
-                                             !merges_byte_tokens(b));
+    bool may_cut = b->kind == BPE_SCORES ||
+                   (b->kind == BPE_CHARACTERS && covers_all_bytes(b) && !b->ignore_merges && !merges_byte_tokens(b));
     return may_cut ? adjacency_build(&b->adjacency, b->vocab, err) : 0;
 }
 

@@ -29,12 +29,12 @@ struct bpe {
     const struct vocab *vocab; /* indexed; not owned */
     struct merge_slot *merges; /* [mask + 1], owned; NULL for BPE_SCORES */
     size_t mask;
-    uint32_t *score_rank;   /* BPE_SCORES: [vocab->n], 0 = best score; owned */
-    int32_t byte_ids[256];  /* the token of each byte (byte-level: its symbol; else its fallback), -1 none */
-    int32_t unknown_id;     /* what stands for a character that nothing covers, -1: it is left out */
-    bool fuse_unknown;      /* a run of such characters is one unknown token */
-    bool keep_unknown;      /* byte-level: an uncovered byte still stands between its neighbours */
-    bool ignore_merges;     /* a word that is a token is that token, whatever the merges say */
+    uint32_t *score_rank;  /* BPE_SCORES: [vocab->n], 0 = best score; owned */
+    int32_t byte_ids[256]; /* the token of each byte (byte-level: its symbol; else its fallback), -1 none */
+    int32_t unknown_id;    /* what stands for a character that nothing covers, -1: it is left out */
+    bool fuse_unknown;     /* a run of such characters is one unknown token */
+    bool keep_unknown;     /* byte-level: an uncovered byte still stands between its neighbours */
+    bool ignore_merges;    /* a word that is a token is that token, whatever the merges say */
     /* What a token's own text encodes to: 0 not known yet, 1 the token itself, 2 something else. Filled while
      * encoding; relaxed, since whoever computes it gets the same answer. */
     _Atomic unsigned char *whole; /* [vocab->n], owned */

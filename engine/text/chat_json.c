@@ -102,7 +102,8 @@ static int text_of_part(struct span part, struct span *text, struct error *err) 
         *text = part;
         return 0;
     }
-    if (member(part, "\"type\"", &type) && span_is(type, "\"text\"") && member(part, "\"text\"", text) && begins_with(*text, '"')) {
+    if (member(part, "\"type\"", &type) && span_is(type, "\"text\"") && member(part, "\"text\"", text) &&
+        begins_with(*text, '"')) {
         return 0;
     }
     return error_set_param(err, ERROR_UNSUPPORTED, "messages", "message content may hold parts of type 'text' only");
@@ -182,7 +183,8 @@ int chat_json_tag_final(struct span messages, const char *tag, struct buf *out, 
     }
     const char *end = last.data ? end_of_text(last) : NULL;
     if (!end) {
-        return error_set_param(err, ERROR_INVALID, "continue_final_message", "the final message has no text to continue");
+        return error_set_param(err, ERROR_INVALID, "continue_final_message",
+                               "the final message has no text to continue");
     }
     size_t copied = 0;
     copy_until(out, messages, &copied, end);

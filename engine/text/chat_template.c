@@ -19,7 +19,10 @@ static bool renders(const struct text *t, const char *content, bool two) {
     struct error ignored;
     buf_printf(&messages, "[{\"role\":\"user\",\"content\":%s}]", content);
     struct jinja_input in = {
-        .messages_json = messages.data, .messages_len = messages.len, .bos_token = t->bos_text, .eos_token = t->eos_text,
+        .messages_json = messages.data,
+        .messages_len = messages.len,
+        .bos_token = t->bos_text,
+        .eos_token = t->eos_text,
         .add_generation_prompt = true,
     };
     bool ok = !messages.failed && jinja_render(t->chat, &in, &out, &trusted, &ignored) == 0 && out.len > 0;
@@ -33,7 +36,8 @@ static bool renders(const struct text *t, const char *content, bool two) {
 
 /* Templates of models that take images walk over the parts of a message; others would print the list. */
 static void find_content_form(struct text *t) {
-    t->chat_takes_parts = renders(t, "[{\"type\":\"text\",\"text\":\"" PART_ONE "\"},{\"type\":\"text\",\"text\":\"" PART_TWO "\"}]", true);
+    t->chat_takes_parts = renders(
+        t, "[{\"type\":\"text\",\"text\":\"" PART_ONE "\"},{\"type\":\"text\",\"text\":\"" PART_TWO "\"}]", true);
     t->chat_takes_strings = !t->chat_takes_parts || renders(t, "\"" PART_ONE "\"", false);
 }
 
@@ -63,10 +67,18 @@ int text_set_chat_template(struct text *t, const char *source, size_t len, struc
 static int render(const struct jinja *chat, const char *bos, const char *eos, const struct chat_request *r,
                   struct span messages, struct marked_text *out, struct error *err) {
     const struct jinja_input in = {
-        .messages_json = messages.data, .messages_len = messages.len, .tools_json = r->tools_json, .tools_len = r->tools_len,
-        .documents_json = r->documents_json, .documents_len = r->documents_len, .kwargs_json = r->kwargs_json,
-        .kwargs_len = r->kwargs_len, .bos_token = bos, .eos_token = eos,
-        .add_generation_prompt = r->add_generation_prompt, .now = r->now,
+        .messages_json = messages.data,
+        .messages_len = messages.len,
+        .tools_json = r->tools_json,
+        .tools_len = r->tools_len,
+        .documents_json = r->documents_json,
+        .documents_len = r->documents_len,
+        .kwargs_json = r->kwargs_json,
+        .kwargs_len = r->kwargs_len,
+        .bos_token = bos,
+        .eos_token = eos,
+        .add_generation_prompt = r->add_generation_prompt,
+        .now = r->now,
     };
     return jinja_render(chat, &in, &out->bytes, &out->trusted, err);
 }
@@ -76,7 +88,8 @@ static void choose_tag(const struct chat_request *r, char tag[48]) {
     for (unsigned i = 0;; i++) {
         snprintf(tag, 48, "CONTINUE_FINAL_MESSAGE_%u", i);
         size_t n = strlen(tag);
-        bool taken = memmem(r->messages_json, r->messages_len, tag, n) || (r->tools_json && memmem(r->tools_json, r->tools_len, tag, n)) ||
+        bool taken = memmem(r->messages_json, r->messages_len, tag, n) ||
+                     (r->tools_json && memmem(r->tools_json, r->tools_len, tag, n)) ||
                      (r->kwargs_json && memmem(r->kwargs_json, r->kwargs_len, tag, n)) ||
                      (r->documents_json && memmem(r->documents_json, r->documents_len, tag, n));
         if (!taken) {
@@ -156,7 +169,8 @@ int text_render_chat(const struct text *t, const struct chat_request *r, struct 
     struct buf edited = BUF_INIT;
     int rc = 0;
     if (!t->chat_takes_parts || !t->chat_takes_strings) {
-        rc = t->chat_takes_parts ? chat_json_wrap_strings(messages, &edited, err) : chat_json_join_parts(messages, &edited, err);
+        rc = t->chat_takes_parts ? chat_json_wrap_strings(messages, &edited, err)
+                                 : chat_json_join_parts(messages, &edited, err);
         messages = (struct span){edited.data, edited.len};
     }
     if (rc == 0) {

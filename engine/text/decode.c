@@ -77,7 +77,8 @@ int tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t n, bo
     return rc;
 }
 
-int text_decode(const struct text *t, const int32_t *ids, size_t n, bool skip_special, struct buf *out, struct error *err) {
+int text_decode(const struct text *t, const int32_t *ids, size_t n, bool skip_special, struct buf *out,
+                struct error *err) {
     return tokenizer_decode(t->tokenizer, ids, n, skip_special, out, err);
 }
 

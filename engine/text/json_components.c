@@ -43,7 +43,8 @@ static const cJSON *members(const cJSON *json, const char *key) {
     return cJSON_IsArray(list) ? list : NULL;
 }
 
-static int copy_text(const cJSON *json, const char *key, const char *text, char out[64], size_t *len, struct error *err) {
+static int copy_text(const cJSON *json, const char *key, const char *text, char out[64], size_t *len,
+                     struct error *err) {
     if (!text) {
         return incomplete(json, key, err);
     }
@@ -85,8 +86,13 @@ static int normalizer_step(const cJSON *json, struct normalizer *out, struct err
         const char *type;
         enum normalizer_kind kind;
     } kinds[] = {
-        {"NFC", NORMALIZE_NFC}, {"NFD", NORMALIZE_NFD}, {"NFKC", NORMALIZE_NFKC}, {"NFKD", NORMALIZE_NFKD},
-        {"Lowercase", NORMALIZE_LOWERCASE}, {"Prepend", NORMALIZE_PREPEND}, {"Replace", NORMALIZE_REPLACE},
+        {"NFC", NORMALIZE_NFC},
+        {"NFD", NORMALIZE_NFD},
+        {"NFKC", NORMALIZE_NFKC},
+        {"NFKD", NORMALIZE_NFKD},
+        {"Lowercase", NORMALIZE_LOWERCASE},
+        {"Prepend", NORMALIZE_PREPEND},
+        {"Replace", NORMALIZE_REPLACE},
         {"Strip", NORMALIZE_STRIP},
     };
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
@@ -180,14 +186,17 @@ static int pre_class(struct pre_tokenizer *out, unsigned classes, enum split_beh
 
 static int pre_metaspace(const cJSON *json, struct pre_tokenizer *out, struct error *err) {
     struct pre_step *step = pre_add(out, PRE_METASPACE, err);
-    if (!step || copy_text(json, "replacement", string_of(json, "replacement"), step->literal, &step->literal_len, err) < 0) {
+    if (!step ||
+        copy_text(json, "replacement", string_of(json, "replacement"), step->literal, &step->literal_len, err) < 0) {
         return -1;
     }
     const char *scheme = string_of(json, "prepend_scheme");
     if (!scheme) { /* the older field */
         scheme = bool_of(json, "add_prefix_space", true) ? "always" : "never";
     }
-    step->scheme = strcmp(scheme, "always") == 0 ? PREPEND_ALWAYS : strcmp(scheme, "first") == 0 ? PREPEND_FIRST : PREPEND_NEVER;
+    step->scheme = strcmp(scheme, "always") == 0  ? PREPEND_ALWAYS
+                   : strcmp(scheme, "first") == 0 ? PREPEND_FIRST
+                                                  : PREPEND_NEVER;
     step->split = bool_of(json, "split", true);
     if (step->literal_len == 0 || (step->scheme == PREPEND_NEVER && strcmp(scheme, "never") != 0)) {
         return incomplete(json, step->literal_len ? "prepend_scheme" : "replacement", err);
@@ -204,7 +213,8 @@ static int pre_byte_level(const cJSON *json, struct pre_tokenizer *out, struct e
 
 static int pre_char_delimiter(const cJSON *json, struct pre_tokenizer *out, struct error *err) {
     struct pre_step *step = pre_add(out, PRE_LITERAL, err);
-    if (!step || copy_text(json, "delimiter", string_of(json, "delimiter"), step->literal, &step->literal_len, err) < 0) {
+    if (!step ||
+        copy_text(json, "delimiter", string_of(json, "delimiter"), step->literal, &step->literal_len, err) < 0) {
         return -1;
     }
     step->behavior = SPLIT_REMOVED;
@@ -228,7 +238,8 @@ static int pre_step_of(const cJSON *json, struct pre_tokenizer *out, bool *byte_
         return pre_class(out, CLASS_NUMBER, behavior, false, err);
     }
     if (is(json, "Punctuation")) {
-        return behavior_of(json, "Isolated", &behavior, err) < 0 ? -1 : pre_class(out, CLASS_PUNCT, behavior, true, err);
+        return behavior_of(json, "Isolated", &behavior, err) < 0 ? -1
+                                                                 : pre_class(out, CLASS_PUNCT, behavior, true, err);
     }
     if (is(json, "WhitespaceSplit")) {
         return pre_class(out, CLASS_SPACE, SPLIT_REMOVED, false, err);
@@ -273,8 +284,10 @@ int read_pre_tokenizer(const cJSON *json, struct pre_tokenizer *out, bool *byte_
 static int add_template_token(struct tokenizer *t, bool behind, const cJSON *id, struct error *err) {
     int32_t *list = behind ? t->suffix : t->prefix;
     size_t *n = behind ? &t->n_suffix : &t->n_prefix;
-    if (!cJSON_IsNumber(id) || id->valuedouble < 0 || id->valuedouble >= VOCAB_MAX_TOKENS || *n == TEMPLATE_MAX_TOKENS) {
-        return error_set(err, ERROR_MODEL, "a special token has no valid id, or there are more than %d", TEMPLATE_MAX_TOKENS);
+    if (!cJSON_IsNumber(id) || id->valuedouble < 0 || id->valuedouble >= VOCAB_MAX_TOKENS ||
+        *n == TEMPLATE_MAX_TOKENS) {
+        return error_set(err, ERROR_MODEL, "a special token has no valid id, or there are more than %d",
+                         TEMPLATE_MAX_TOKENS);
     }
     list[(*n)++] = id->valueint;
     return 0;

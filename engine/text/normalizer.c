@@ -54,9 +54,9 @@ static void write_for(struct normalizer_scratch *s, const char *bytes, size_t le
 
 /* Characters that are in NFC by themselves and change nothing before them: a quick test that spares most text. */
 static bool is_inert_nfc(uint32_t cp) {
-    return cp < 0x300 || (cp >= 0x400 && cp <= 0x482) || (cp >= 0x3041 && cp <= 0x3096) || (cp >= 0x30a1 && cp <= 0x30fa) ||
-           (cp >= 0x3001 && cp <= 0x3029) || (cp >= 0x3400 && cp <= 0x9fff) || (cp >= 0xac00 && cp <= 0xd7a3) ||
-           (cp >= 0xff01 && cp <= 0xff60) || (cp >= 0x2010 && cp <= 0x2027);
+    return cp < 0x300 || (cp >= 0x400 && cp <= 0x482) || (cp >= 0x3041 && cp <= 0x3096) ||
+           (cp >= 0x30a1 && cp <= 0x30fa) || (cp >= 0x3001 && cp <= 0x3029) || (cp >= 0x3400 && cp <= 0x9fff) ||
+           (cp >= 0xac00 && cp <= 0xd7a3) || (cp >= 0xff01 && cp <= 0xff60) || (cp >= 0x2010 && cp <= 0x2027);
 }
 
 static bool is_inert(enum normalizer_kind kind, const char *s, size_t len) {
@@ -107,14 +107,16 @@ static int normal_form(enum normalizer_kind kind, struct normalizer_scratch *s, 
         }
         copy(s, plain, start);
         utf8proc_uint8_t *form = NULL;
-        utf8proc_ssize_t n = utf8proc_map((const utf8proc_uint8_t *)text + start, (utf8proc_ssize_t)(end - start), &form,
-                                          form_options(kind));
+        utf8proc_ssize_t n = utf8proc_map((const utf8proc_uint8_t *)text + start, (utf8proc_ssize_t)(end - start),
+                                          &form, form_options(kind));
         if (n < 0) {
             free(form);
-            return n == UTF8PROC_ERROR_NOMEM ? error_memory(err)
-                                             : error_set(err, ERROR_INVALID, "the text cannot be brought into its normal form");
+            return n == UTF8PROC_ERROR_NOMEM
+                       ? error_memory(err)
+                       : error_set(err, ERROR_INVALID, "the text cannot be brought into its normal form");
         }
-        size_t ascii = start < end && n > 0 && (unsigned char)text[start] < 0x80 && form[0] == (unsigned char)text[start];
+        size_t ascii =
+            start < end && n > 0 && (unsigned char)text[start] < 0x80 && form[0] == (unsigned char)text[start];
         write_for(s, (const char *)form, ascii, start, start + ascii);
         write_for(s, (const char *)form + ascii, (size_t)n - ascii, start, end);
         free(form);

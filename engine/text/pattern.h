@@ -24,10 +24,10 @@ enum pattern_kind {
 struct pattern {
     enum pattern_kind kind;
     bool contractions;
-    bool long_s;     /* case-insensitive s also matches U+017F, as Unicode case folding has it */
-    bool marks;      /* LLAMA3: \p{M} counts as a letter inside words */
-    bool slash;      /* [\r\n/]* after punctuation, not [\r\n]* */
-    size_t digits;   /* most digits together, 0 = no limit */
+    bool long_s;   /* case-insensitive s also matches U+017F, as Unicode case folding has it */
+    bool marks;    /* LLAMA3: \p{M} counts as a letter inside words */
+    bool slash;    /* [\r\n/]* after punctuation, not [\r\n]* */
+    size_t digits; /* most digits together, 0 = no limit */
 };
 
 /* The pattern that a regex of a tokenizer.json is, false if it is none of them. */

@@ -151,8 +151,8 @@ static void piece(struct splitter *sp, size_t start, size_t end, bool match) {
 
 /* ---- finding matches ---- */
 
-static int next_regex(const struct pre_step *step, struct regex_run *run, const char *s, size_t len, size_t from, size_t last_end,
-                      bool any_before, size_t *start, size_t *end, struct error *err) {
+static int next_regex(const struct pre_step *step, struct regex_run *run, const char *s, size_t len, size_t from,
+                      size_t last_end, bool any_before, size_t *start, size_t *end, struct error *err) {
     while (from <= len) {
         int found = regex_find(step->regex, run, s, len, from, start, end, err);
         if (found <= 0) {
@@ -167,7 +167,8 @@ static int next_regex(const struct pre_step *step, struct regex_run *run, const 
     return 0;
 }
 
-static int next_literal(const struct pre_step *step, const char *s, size_t len, size_t from, size_t *start, size_t *end) {
+static int next_literal(const struct pre_step *step, const char *s, size_t len, size_t from, size_t *start,
+                        size_t *end) {
     const char *hit = from < len ? memmem(s + from, len - from, step->literal, step->literal_len) : NULL;
     if (!hit) {
         return 0;
@@ -189,8 +190,8 @@ static int next_class(const struct pre_step *step, const char *s, size_t len, si
     return 0;
 }
 
-static int split_word(const struct pre_step *step, struct regex_run *run, const char *text, struct word w, struct words *out,
-                      struct error *err) {
+static int split_word(const struct pre_step *step, struct regex_run *run, const char *text, struct word w,
+                      struct words *out, struct error *err) {
     struct splitter sp = {.out = out, .behavior = step->behavior, .invert = step->invert};
     const char *s = text + w.start;
     size_t from = 0, before = 0, start = 0, end = 0;
@@ -235,7 +236,8 @@ static int split_by_pattern(const struct pattern *p, const char *text, struct wo
 /* ---- steps that change characters ---- */
 
 static void rewrite_metaspace(const struct pre_step *step, const char *s, size_t len, bool first, struct buf *out) {
-    bool starts = len > 0 && (s[0] == ' ' || (len >= step->literal_len && memcmp(s, step->literal, step->literal_len) == 0));
+    bool starts =
+        len > 0 && (s[0] == ' ' || (len >= step->literal_len && memcmp(s, step->literal, step->literal_len) == 0));
     if (!starts && (step->scheme == PREPEND_ALWAYS || (step->scheme == PREPEND_FIRST && first))) {
         buf_append(out, step->literal, step->literal_len);
     }

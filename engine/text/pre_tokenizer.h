@@ -19,7 +19,7 @@ enum split_behavior {
 };
 
 enum pre_kind {
-    PRE_PATTERN,      /* hand-written, always isolated */
+    PRE_PATTERN, /* hand-written, always isolated */
     PRE_REGEX,
     PRE_LITERAL,
     PRE_CLASS,        /* characters of `classes`, one by one */
@@ -37,8 +37,8 @@ struct pre_step {
     struct regex *regex; /* owned */
     char literal[64];    /* NUL-terminated */
     size_t literal_len;
-    unsigned classes;    /* PRE_CLASS: bits of enum unicode_class */
-    bool ascii_symbols;  /* and ASCII symbols such as $ and + */
+    unsigned classes;   /* PRE_CLASS: bits of enum unicode_class */
+    bool ascii_symbols; /* and ASCII symbols such as $ and + */
     enum prepend_scheme scheme;
     bool split;
 };

@@ -89,7 +89,8 @@ int regex_find(const struct regex *r, struct regex_run *run, const char *s, size
         return error_set(err, ERROR_INVALID, "the text takes too long to split by the tokenizer's pattern");
     }
     const OnigUChar *text = (const OnigUChar *)s;
-    int rc = onig_search_with_param(r->onig, text, text + len, text + from, text + len, run->region, ONIG_OPTION_NONE, run->limits);
+    int rc = onig_search_with_param(r->onig, text, text + len, text + from, text + len, run->region, ONIG_OPTION_NONE,
+                                    run->limits);
     if (rc >= 0) {
         const OnigRegion *region = run->region;
         *start = (size_t)region->beg[0];

@@ -61,8 +61,19 @@ void text_add_known_ends(struct text *t) {
     /* Only tokens that can mean nothing but an end. Left out on purpose: fill-in-the-middle and file separators, which
      * llama.cpp also stops at: the reference does not, and a code model's completion may hold them. */
     static const char *const names[] = {
-        "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>", "<EOT>", "[EOT]",
-        "<end_of_utterance>", "<|return|>", "<|call|>", ("<\xef\xbd\x9c" "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>"),
+        "<|eot_id|>",
+        "<|eom_id|>",
+        "<|im_end|>",
+        "<end_of_turn>",
+        "<|endoftext|>",
+        "<|end_of_text|>",
+        "<EOT>",
+        "[EOT]",
+        "<end_of_utterance>",
+        "<|return|>",
+        "<|call|>",
+        ("<\xef\xbd\x9c"
+         "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>"),
     };
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         text_add_eos(t, find_special(t, names[i]));
@@ -87,7 +98,8 @@ bool text_token_is_special(const struct text *t, int32_t id) {
     return id >= 0 && (size_t)id < t->tokenizer->vocab.n && (t->tokenizer->vocab.tokens[id].flags & TOKEN_SPECIAL);
 }
 
-int text_encode(const struct text *t, const char *bytes, size_t len, unsigned flags, struct tokens *out, struct error *err) {
+int text_encode(const struct text *t, const char *bytes, size_t len, unsigned flags, struct tokens *out,
+                struct error *err) {
     return tokenizer_encode(t->tokenizer, t->bos_id, bytes, len, NULL, flags, out, err);
 }
 

@@ -55,10 +55,10 @@ struct vocab_source {
     const float *scores;  /* [n_tokens], NULL: all 0 */
     const uint8_t *types; /* [n_tokens] enum vocab_type, NULL: all normal; others count as unused */
     size_t n_merges;
-    const struct span *merges; /* "left right" */
-    int32_t bos_id, eos_id, unknown_id;   /* -1: none */
+    const struct span *merges;              /* "left right" */
+    int32_t bos_id, eos_id, unknown_id;     /* -1: none */
     int add_bos, add_eos, add_space_prefix; /* 1, 0, or -1: not said */
-    bool rstrip_special; /* Phi-3: special tokens swallow the white space behind them */
+    bool rstrip_special;                    /* Phi-3: special tokens swallow the white space behind them */
 };
 
 int tokenizer_from_vocab(const struct vocab_source *source, struct tokenizer **out, struct error *err);

@@ -98,7 +98,8 @@ static struct span text_of(const struct reader *r, char *s) {
 static int id_of(const cJSON *item, const char *what, int64_t *out, struct error *err) {
     double v = cJSON_IsNumber(item) ? item->valuedouble : -1;
     if (!(v >= 0 && v < VOCAB_MAX_TOKENS) || v != (double)(int64_t)v) {
-        return error_set(err, ERROR_MODEL, "%s has an id that is not an integer from 0 to %u", what, VOCAB_MAX_TOKENS - 1);
+        return error_set(err, ERROR_MODEL, "%s has an id that is not an integer from 0 to %u", what,
+                         VOCAB_MAX_TOKENS - 1);
     }
     *out = (int64_t)v;
     return 0;
@@ -173,7 +174,8 @@ static struct span piece_of(struct reader *r, struct span text, bool *byte) {
 }
 
 /* text: how the model spells it; shown: what the decoder is given. */
-static int set_token(struct reader *r, size_t id, struct span text, struct span shown, unsigned flags, struct error *err) {
+static int set_token(struct reader *r, size_t id, struct span text, struct span shown, unsigned flags,
+                     struct error *err) {
     bool byte;
     struct span key = text;
     struct buf spelt = BUF_INIT;
@@ -207,7 +209,8 @@ static bool flag_of(const cJSON *item, const char *key, bool otherwise) {
  * A token that is looked for behind the normalizer is spelt as the normalizer would, and decodes to that. Sets the
  * token's entry in the vocabulary too.
  */
-static int add_normalized(struct reader *r, struct span text, struct added_token token, unsigned flags, struct error *err) {
+static int add_normalized(struct reader *r, struct span text, struct added_token token, unsigned flags,
+                          struct error *err) {
     struct regex_run run = {0};
     struct normalizer_scratch s = {.run = &run};
     buf_append(&s.text, text.data, text.len);
@@ -227,7 +230,8 @@ static int add_normalized(struct reader *r, struct span text, struct added_token
 static int read_added_token(struct reader *r, const cJSON *item, struct error *err) {
     cJSON *content = cJSON_GetObjectItemCaseSensitive(item, "content");
     int64_t id = 0;
-    if (!cJSON_IsString(content) || id_of(cJSON_GetObjectItemCaseSensitive(item, "id"), "an added token", &id, err) < 0) {
+    if (!cJSON_IsString(content) ||
+        id_of(cJSON_GetObjectItemCaseSensitive(item, "id"), "an added token", &id, err) < 0) {
         return error_set(err, ERROR_MODEL, "an added token has no content or no valid id");
     }
     struct span text = text_of(r, content->valuestring);
@@ -466,7 +470,8 @@ static int read_all(struct reader *r, const char *json, size_t len, struct error
     }
     const cJSON *decoder = cJSON_GetObjectItemCaseSensitive(r->root, "decoder");
     if (read_normalizer(cJSON_GetObjectItemCaseSensitive(r->root, "normalizer"), &r->t->normalizer, err) < 0 ||
-        read_pre_tokenizer(cJSON_GetObjectItemCaseSensitive(r->root, "pre_tokenizer"), &r->t->pre, &r->byte_level, err) < 0 ||
+        read_pre_tokenizer(cJSON_GetObjectItemCaseSensitive(r->root, "pre_tokenizer"), &r->t->pre, &r->byte_level,
+                           err) < 0 ||
         read_post_processor(cJSON_GetObjectItemCaseSensitive(r->root, "post_processor"), r->t, err) < 0) {
         return -1;
     }

@@ -12,17 +12,63 @@ static unsigned type_of(const struct vocab_source *src, size_t id) {
 
 /*
  * Tokens that a converter left as ordinary though they end a text or steer a completion: llama.cpp takes them for
- * control tokens by their text, so they are recognised where special tokens are. (Decoding treats them as the file says.)
+ * control tokens by their text, so they are recognised where special tokens are. (Decoding treats them as the file
+ * says.)
  */
 static bool is_control_by_name(struct span text) {
     static const char *const names[] = {
-        "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>",
-        "<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>",
-        "<end_of_utterance>", "<eos>", "<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<PRE>", "\xe2\x96\x81<PRE>",
-        "<|code_prefix|>", "<|prefix|>", "<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<SUF>",
-        "\xe2\x96\x81<SUF>", "<|code_suffix|>", "<|suffix|>", "<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<MID>",
-        "\xe2\x96\x81<MID>", "<|code_middle|>", "<|middle|>", "<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]",
-        "<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>", "<|file_sep|>", ("<\xef\xbd\x9c" "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>"),
+        "<|eot_id|>",
+        "<|im_end|>",
+        "<|end|>",
+        "<|return|>",
+        "<|call|>",
+        "<|flush|>",
+        "<|calls|>",
+        "<end_of_turn>",
+        "<|endoftext|>",
+        "</s>",
+        "<|eom_id|>",
+        "<EOT>",
+        "_<EOT>",
+        "[EOT]",
+        "[EOS]",
+        "<|end_of_text|>",
+        "<end_of_utterance>",
+        "<eos>",
+        "<|fim_prefix|>",
+        "<fim-prefix>",
+        "<fim_prefix>",
+        "<PRE>",
+        "\xe2\x96\x81<PRE>",
+        "<|code_prefix|>",
+        "<|prefix|>",
+        "<|fim_suffix|>",
+        "<fim-suffix>",
+        "<fim_suffix>",
+        "<SUF>",
+        "\xe2\x96\x81<SUF>",
+        "<|code_suffix|>",
+        "<|suffix|>",
+        "<|fim_middle|>",
+        "<fim-middle>",
+        "<fim_middle>",
+        "<MID>",
+        "\xe2\x96\x81<MID>",
+        "<|code_middle|>",
+        "<|middle|>",
+        "<|fim_pad|>",
+        "<fim-pad>",
+        "<fim_pad>",
+        "<PAD>",
+        "[PAD]",
+        "<|fim_repo|>",
+        "<|repo_name|>",
+        "<fim-repo>",
+        "<REPO>",
+        "<reponame>",
+        "<|file_sep|>",
+        ("<\xef\xbd\x9c"
+         "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>"),
     };
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         if (span_is(text, names[i])) {
@@ -51,7 +97,8 @@ static void unescape_spaces(struct span text, struct buf *out) {
     }
 }
 
-static int set_token(struct tokenizer *t, const struct vocab_source *src, size_t id, struct buf *scratch, struct error *err) {
+static int set_token(struct tokenizer *t, const struct vocab_source *src, size_t id, struct buf *scratch,
+                     struct error *err) {
     struct span text = src->tokens[id], key = text, piece = text;
     unsigned type = type_of(src, id), flags = 0;
     bool byte_level = t->bpe.kind == BPE_BYTE_LEVEL;
@@ -236,13 +283,15 @@ static int set_ends(struct tokenizer *t, const struct vocab_source *src, bool ad
     add_bos = src->add_bos >= 0 ? src->add_bos : add_bos;
     if (add_bos) {
         if (src->bos_id < 0) {
-            return error_set(err, ERROR_MODEL, "a BOS token is to be added (tokenizer.ggml.add_bos_token), and none is named");
+            return error_set(err, ERROR_MODEL,
+                             "a BOS token is to be added (tokenizer.ggml.add_bos_token), and none is named");
         }
         t->prefix[t->n_prefix++] = src->bos_id;
     }
     if (src->add_eos > 0) {
         if (src->eos_id < 0) {
-            return error_set(err, ERROR_MODEL, "an EOS token is to be added (tokenizer.ggml.add_eos_token), and none is named");
+            return error_set(err, ERROR_MODEL,
+                             "an EOS token is to be added (tokenizer.ggml.add_eos_token), and none is named");
         }
         t->suffix[t->n_suffix++] = src->eos_id;
     }

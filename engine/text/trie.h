@@ -19,7 +19,8 @@ struct trie {
     uint32_t first[256]; /* the root's children, 0 = none */
 };
 
-/* The value of a string, 0 at first, to be set by the caller before the next call; NULL if there is no memory. len > 0. */
+/* The value of a string, 0 at first, to be set by the caller before the next call; NULL if there is no memory. len > 0.
+ */
 uint32_t *trie_at(struct trie *t, const char *bytes, size_t len);
 void trie_free(struct trie *t);
 

@@ -11,12 +11,14 @@
 #define S CLASS_SPACE
 #define P CLASS_PUNCT
 #define Y CLASS_SYMBOL
+// clang-format off
 const uint8_t unicode_class_ascii[128] = {
     0, 0, 0, 0, 0, 0, 0, 0, 0, S, S, S, S, S, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, /* controls */
     S, P, P, P, Y, P, P, P, P, P, P, Y, P, P, P, P, N, N, N, N, N, N, N, N, N, N, P, P, Y, Y, Y, P, /* space .. ? */
     P, U, U, U, U, U, U, U, U, U, U, U, U, U, U, U, U, U, U, U, U, U, U, U, U, U, U, P, P, P, Y, P, /* @ .. _ */
     Y, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, P, Y, P, Y, 0, /* ` .. DEL */
 };
+// clang-format on
 #undef L
 #undef U
 #undef W
@@ -26,8 +28,8 @@ const uint8_t unicode_class_ascii[128] = {
 #undef Y
 
 static bool is_white_space(uint32_t cp) {
-    return cp == 0x85 || cp == 0xa0 || cp == 0x1680 || (cp >= 0x2000 && cp <= 0x200a) || cp == 0x2028 ||
-           cp == 0x2029 || cp == 0x202f || cp == 0x205f || cp == 0x3000;
+    return cp == 0x85 || cp == 0xa0 || cp == 0x1680 || (cp >= 0x2000 && cp <= 0x200a) || cp == 0x2028 || cp == 0x2029 ||
+           cp == 0x202f || cp == 0x205f || cp == 0x3000;
 }
 
 unsigned unicode_class_of(uint32_t cp) {

@@ -11,11 +11,11 @@
 #include <stdint.h>
 
 enum unicode_class {
-    CLASS_LETTER = 1, /* \p{L} */
-    CLASS_NUMBER = 2, /* \p{N} */
-    CLASS_SPACE = 4,  /* \s: property White_Space */
-    CLASS_MARK = 8,   /* \p{M} */
-    CLASS_PUNCT = 16, /* \p{P} */
+    CLASS_LETTER = 1,  /* \p{L} */
+    CLASS_NUMBER = 2,  /* \p{N} */
+    CLASS_SPACE = 4,   /* \s: property White_Space */
+    CLASS_MARK = 8,    /* \p{M} */
+    CLASS_PUNCT = 16,  /* \p{P} */
     CLASS_SYMBOL = 32, /* \p{S} */
     CLASS_UPPER = 64,  /* \p{Lu} or \p{Lt} */
     CLASS_LOWER = 128, /* \p{Ll} */
@@ -44,7 +44,8 @@ static inline uint32_t utf8_get(const char *s) {
     if (u[0] < 0xf0) {
         return (uint32_t)(u[0] & 0x0f) << 12 | (uint32_t)(u[1] & 0x3f) << 6 | (u[2] & 0x3fu);
     }
-    return (uint32_t)(u[0] & 0x07) << 18 | (uint32_t)(u[1] & 0x3f) << 12 | (uint32_t)(u[2] & 0x3f) << 6 | (u[3] & 0x3fu);
+    return (uint32_t)(u[0] & 0x07) << 18 | (uint32_t)(u[1] & 0x3f) << 12 | (uint32_t)(u[2] & 0x3f) << 6 |
+           (u[3] & 0x3fu);
 }
 
 /* The class and length of the character at s. */

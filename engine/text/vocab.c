@@ -15,7 +15,8 @@ void vocab_free(struct vocab *v) {
 
 int vocab_grow(struct vocab *v, size_t n, struct error *err) {
     if (n > VOCAB_MAX_TOKENS) {
-        return error_set(err, ERROR_MODEL, "the vocabulary has %zu ids, more than the %u supported", n, VOCAB_MAX_TOKENS);
+        return error_set(err, ERROR_MODEL, "the vocabulary has %zu ids, more than the %u supported", n,
+                         VOCAB_MAX_TOKENS);
     }
     if (n > v->cap) {
         size_t cap = v->cap * 2 > n ? v->cap * 2 : n;
@@ -62,7 +63,8 @@ int vocab_set(struct vocab *v, uint32_t id, struct span key, struct span piece, 
     if (vocab_grow(v, (size_t)id + 1, err) < 0) {
         return -1;
     }
-    struct token t = {.key_len = (uint32_t)key.len, .piece_len = (uint32_t)piece.len, .flags = (uint8_t)(flags | TOKEN_PRESENT)};
+    struct token t = {
+        .key_len = (uint32_t)key.len, .piece_len = (uint32_t)piece.len, .flags = (uint8_t)(flags | TOKEN_PRESENT)};
     if (!add_text(v, key, &t.key)) {
         return error_memory(err);
     }
@@ -132,7 +134,8 @@ int32_t vocab_find(const struct vocab *v, const char *key, size_t len) {
     if (len > v->longest_key || !v->ordinary.slots) {
         return -1;
     }
-    for (size_t i = hash_bytes(key, len) & v->ordinary.mask; v->ordinary.slots[i] != 0; i = (i + 1) & v->ordinary.mask) {
+    for (size_t i = hash_bytes(key, len) & v->ordinary.mask; v->ordinary.slots[i] != 0;
+         i = (i + 1) & v->ordinary.mask) {
         uint32_t id = v->ordinary.slots[i] - 1;
         if (v->tokens[id].key_len == len && memcmp(v->bytes.data + v->tokens[id].key, key, len) == 0) {
             return (int32_t)id;

@@ -11,9 +11,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define VOCAB_MAX_TOKENS (1u << 24)     /* ids: far above any model */
-#define VOCAB_MAX_TOKEN_BYTES 1000u      /* one token's text, also with its broken bytes as U+FFFD: DETOKENIZER_MAX_OUT
-                                            holds that and what was held before */
+#define VOCAB_MAX_TOKENS (1u << 24) /* ids: far above any model */
+#define VOCAB_MAX_TOKEN_BYTES                                                                                          \
+    1000u /* one token's text, also with its broken bytes as U+FFFD: DETOKENIZER_MAX_OUT                               \
+             holds that and what was held before */
 
 struct span {
     const char *data;
@@ -42,7 +43,7 @@ struct vocab_index {
 struct vocab {
     struct token *tokens; /* [n], owned */
     size_t n, cap;
-    struct buf bytes; /* all texts */
+    struct buf bytes;            /* all texts */
     struct vocab_index ordinary; /* the keys of TOKEN_ORDINARY tokens */
     size_t longest_key;          /* of the ordinary ones, bytes */
 };

@@ -1,6 +1,7 @@
 /*
  * Any text through tokenizers of each family: byte 0 chooses one, byte 1 the flags, the rest is the text. Whatever
- * comes, ids are in the vocabulary, a stream gives what decoding whole gives, and a byte-level vocabulary loses nothing.
+ * comes, ids are in the vocabulary, a stream gives what decoding whole gives, and a byte-level vocabulary loses
+ * nothing.
  */
 #include "base/utf8.h"
 #include "text/text_impl.h"
@@ -18,8 +19,10 @@ static void check(bool ok) {
 static struct text *byte_level(const char *kind) {
     enum { MERGES = 8, N = 256 + MERGES + 3 };
     static char texts[256][4];
-    static const char *const merges[MERGES] = {"a b", "ab c", "\xc4\xa0 t", "\xc4\xa0t he", "h e", "e r", "1 2", "\xc4\xa0 \xc4\xa0"};
-    static const char *const products[MERGES + 3] = {"ab", "abc", "\xc4\xa0t", "\xc4\xa0the", "he", "er", "12", "\xc4\xa0\xc4\xa0", "<s>", "  ", "<x>"};
+    static const char *const merges[MERGES] = {"a b", "ab c", "\xc4\xa0 t", "\xc4\xa0t he",
+                                               "h e", "e r",  "1 2",        "\xc4\xa0 \xc4\xa0"};
+    static const char *const products[MERGES + 3] = {
+        "ab", "abc", "\xc4\xa0t", "\xc4\xa0the", "he", "er", "12", "\xc4\xa0\xc4\xa0", "<s>", "  ", "<x>"};
     struct span tokens[N], merge[MERGES];
     uint8_t types[N];
     for (size_t i = 0; i < N; i++) {
@@ -30,8 +33,18 @@ static struct text *byte_level(const char *kind) {
     for (size_t i = 0; i < MERGES; i++) {
         merge[i] = (struct span){merges[i], strlen(merges[i])};
     }
-    struct vocab_source source = {.model = "gpt2", .pre = kind, .n_tokens = N, .tokens = tokens, .types = types, .n_merges = MERGES,
-                                  .merges = merge, .bos_id = 256 + MERGES, .eos_id = -1, .unknown_id = -1, .add_bos = -1, .add_eos = -1};
+    struct vocab_source source = {.model = "gpt2",
+                                  .pre = kind,
+                                  .n_tokens = N,
+                                  .tokens = tokens,
+                                  .types = types,
+                                  .n_merges = MERGES,
+                                  .merges = merge,
+                                  .bos_id = 256 + MERGES,
+                                  .eos_id = -1,
+                                  .unknown_id = -1,
+                                  .add_bos = -1,
+                                  .add_eos = -1};
     struct text *t = calloc(1, sizeof *t);
     struct error err;
     t->bos_id = source.bos_id;
@@ -41,7 +54,8 @@ static struct text *byte_level(const char *kind) {
 
 static struct text *sentencepiece(void) {
     enum { PIECES = 10, N = 3 + 256 + PIECES };
-    static const char *const pieces[PIECES] = {"\xe2\x96\x81", "\xe2\x96\x81\xe2\x96\x81", "\xe2\x96\x81t", "he", "\xe2\x96\x81the", "t", "h", "e", "a", "aa"};
+    static const char *const pieces[PIECES] = {
+        "\xe2\x96\x81", "\xe2\x96\x81\xe2\x96\x81", "\xe2\x96\x81t", "he", "\xe2\x96\x81the", "t", "h", "e", "a", "aa"};
     struct span tokens[N] = {{"<unk>", 5}, {"<s>", 3}, {"</s>", 4}};
     uint8_t types[N] = {VOCAB_UNKNOWN, VOCAB_CONTROL, VOCAB_CONTROL};
     float scores[N] = {0};
@@ -56,8 +70,16 @@ static struct text *sentencepiece(void) {
         types[259 + i] = VOCAB_NORMAL;
         scores[259 + i] = -(float)(i % 4);
     }
-    struct vocab_source source = {.model = "llama", .n_tokens = N, .tokens = tokens, .types = types, .scores = scores, .bos_id = 1,
-                                  .eos_id = 2, .add_bos = -1, .add_eos = -1, .add_space_prefix = -1};
+    struct vocab_source source = {.model = "llama",
+                                  .n_tokens = N,
+                                  .tokens = tokens,
+                                  .types = types,
+                                  .scores = scores,
+                                  .bos_id = 1,
+                                  .eos_id = 2,
+                                  .add_bos = -1,
+                                  .add_eos = -1,
+                                  .add_space_prefix = -1};
     struct text *t = calloc(1, sizeof *t);
     struct error err;
     t->bos_id = 1;
@@ -73,12 +95,20 @@ static struct text *from_json(const char *json) {
     return t;
 }
 
-#define ADDED "\"added_tokens\":[{\"id\":9,\"content\":\"<s>\",\"special\":true,\"rstrip\":true},{\"id\":10,\"content\":\"word\",\"single_word\":true," \
-              "\"lstrip\":true,\"normalized\":true},{\"id\":11,\"content\":\"<x>\",\"normalized\":true,\"special\":true}]"
-#define SMALL_BPE "\"model\":{\"type\":\"BPE\",\"unk_token\":\"?\",\"fuse_unk\":true,\"vocab\":{\"?\":0,\"a\":1,\"b\":2,\"ab\":3,\"\xe2\x96\x81\":4,\"\xe2\x96\x81" "a\":5,\"\xc3\xa9\":6}," \
-                  "\"merges\":[\"a b\",\"\xe2\x96\x81 a\"]}"
-#define SMALL_UNIGRAM "\"model\":{\"type\":\"Unigram\",\"unk_id\":0,\"vocab\":[[\"?\",0],[\"a\",-1],[\"ab\",-1.5],[\"b\",-2],[\"\xe2\x96\x81\",-3],[\"\xc3\xa9\",-4]]}"
-#define METASPACE "{\"type\":\"Metaspace\",\"replacement\":\"\xe2\x96\x81\",\"prepend_scheme\":\"first\",\"split\":true}"
+#define ADDED                                                                                                          \
+    "\"added_tokens\":[{\"id\":9,\"content\":\"<s>\",\"special\":true,\"rstrip\":true},{\"id\":10,\"content\":"        \
+    "\"word\",\"single_word\":true,"                                                                                   \
+    "\"lstrip\":true,\"normalized\":true},{\"id\":11,\"content\":\"<x>\",\"normalized\":true,\"special\":true}]"
+#define SMALL_BPE                                                                                                      \
+    "\"model\":{\"type\":\"BPE\",\"unk_token\":\"?\",\"fuse_unk\":true,\"vocab\":{\"?\":0,\"a\":1,\"b\":2,\"ab\":3,"   \
+    "\"\xe2\x96\x81\":4,\"\xe2\x96\x81"                                                                                \
+    "a\":5,\"\xc3\xa9\":6},"                                                                                           \
+    "\"merges\":[\"a b\",\"\xe2\x96\x81 a\"]}"
+#define SMALL_UNIGRAM                                                                                                  \
+    "\"model\":{\"type\":\"Unigram\",\"unk_id\":0,\"vocab\":[[\"?\",0],[\"a\",-1],[\"ab\",-1.5],[\"b\",-2],["          \
+    "\"\xe2\x96\x81\",-3],[\"\xc3\xa9\",-4]]}"
+#define METASPACE                                                                                                      \
+    "{\"type\":\"Metaspace\",\"replacement\":\"\xe2\x96\x81\",\"prepend_scheme\":\"first\",\"split\":true}"
 
 #define N_TEXTS 9
 static struct text **texts(void) {
@@ -89,11 +119,17 @@ static struct text **texts(void) {
         all[3] = byte_level("deepseek-llm");
         all[4] = byte_level("default");
         all[5] = sentencepiece();
-        all[6] = from_json("{" SMALL_BPE "," ADDED ",\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFKC\"},{\"type\":\"Lowercase\"},"
-                           "{\"type\":\"Strip\"},{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"c*\"},\"content\":\"-\"}]},\"pre_tokenizer\":" METASPACE ",\"decoder\":" METASPACE "}");
-        all[7] = from_json("{" SMALL_UNIGRAM "," ADDED ",\"normalizer\":{\"type\":\"NFC\"},\"pre_tokenizer\":" METASPACE ",\"decoder\":" METASPACE "}");
-        all[8] = from_json("{" SMALL_BPE "," ADDED ",\"normalizer\":{\"type\":\"NFD\"},\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Punctuation\","
-                           "\"behavior\":\"MergedWithNext\"},{\"type\":\"Whitespace\"},{\"type\":\"Digits\"}]},\"decoder\":{\"type\":\"Fuse\"}}");
+        all[6] = from_json(
+            "{" SMALL_BPE "," ADDED
+            ",\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFKC\"},{\"type\":\"Lowercase\"},"
+            "{\"type\":\"Strip\"},{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"c*\"},\"content\":\"-\"}]},\"pre_"
+            "tokenizer\":" METASPACE ",\"decoder\":" METASPACE "}");
+        all[7] = from_json("{" SMALL_UNIGRAM "," ADDED ",\"normalizer\":{\"type\":\"NFC\"},\"pre_tokenizer\":" METASPACE
+                           ",\"decoder\":" METASPACE "}");
+        all[8] = from_json("{" SMALL_BPE "," ADDED ",\"normalizer\":{\"type\":\"NFD\"},\"pre_tokenizer\":{\"type\":"
+                                                   "\"Sequence\",\"pretokenizers\":[{\"type\":\"Punctuation\","
+                           "\"behavior\":\"MergedWithNext\"},{\"type\":\"Whitespace\"},{\"type\":\"Digits\"}]},"
+                           "\"decoder\":{\"type\":\"Fuse\"}}");
         all[0] = byte_level("gpt-2");
     }
     return all;

@@ -13,11 +13,13 @@ static struct text *open_with(const char *template) {
     for (size_t i = 1; i < 256; i++) {
         buf_printf(&json, ",\"<0x%02X>\":%zu", (unsigned)i, i);
     }
-    buf_puts(&json, "},\"merges\":[]},\"added_tokens\":[{\"id\":256,\"content\":\"<s>\",\"special\":true},"
-                    "{\"id\":257,\"content\":\"<think>\",\"special\":false},{\"id\":258,\"content\":\"</s>\",\"special\":true}],"
-                    "\"decoder\":{\"type\":\"ByteFallback\"},\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":"
-                    "[{\"SpecialToken\":{\"id\":\"<s>\",\"type_id\":0}},{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}],"
-                    "\"special_tokens\":{\"<s>\":{\"id\":\"<s>\",\"ids\":[256],\"tokens\":[\"<s>\"]}}}}");
+    buf_puts(
+        &json,
+        "},\"merges\":[]},\"added_tokens\":[{\"id\":256,\"content\":\"<s>\",\"special\":true},"
+        "{\"id\":257,\"content\":\"<think>\",\"special\":false},{\"id\":258,\"content\":\"</s>\",\"special\":true}],"
+        "\"decoder\":{\"type\":\"ByteFallback\"},\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":"
+        "[{\"SpecialToken\":{\"id\":\"<s>\",\"type_id\":0}},{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}],"
+        "\"special_tokens\":{\"<s>\":{\"id\":\"<s>\",\"ids\":[256],\"tokens\":[\"<s>\"]}}}}");
     struct text *t = calloc(1, sizeof *t);
     cr_assert_eq(tokenizer_from_json(json.data, json.len, &t->tokenizer, &err), 0, "%s", err.message);
     t->bos_id = 256;
@@ -44,7 +46,8 @@ static void expect(const char *template, const char *messages, struct chat_reque
     text_free(t);
 }
 
-static void expect_error(const char *template, const char *messages, struct chat_request r, enum error_code code, const char *what) {
+static void expect_error(const char *template, const char *messages, struct chat_request r, enum error_code code,
+                         const char *what) {
     struct text *t = open_with(template);
     struct marked_text out = {0};
     buf_puts(&out.bytes, "before");
@@ -58,22 +61,37 @@ static void expect_error(const char *template, const char *messages, struct chat
     text_free(t);
 }
 
-#define PLAIN "{% for m in messages %}[{{ m.role }}]{{ m.content }}{{ eos_token }}{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
+#define PLAIN                                                                                                          \
+    "{% for m in messages %}[{{ m.role }}]{{ m.content }}{{ eos_token }}{% endfor %}{% if add_generation_prompt "      \
+    "%}[assistant]{% endif %}"
 #define TRIMMED "{% for m in messages %}[{{ m.role }}]{{ m.content | trim }}</s>{% endfor %}"
-#define PARTS "{% for m in messages %}[{{ m.role }}]{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}{% if p.type == 'text' %}({{ p.text }}){% endif %}{% endfor %}{% endif %}{% endfor %}"
-#define ONLY_PARTS "{% for m in messages %}[{{ m.role }}]{% for p in m.content %}{% if p.type == 'text' %}({{ p.text }}){% endif %}{% endfor %}{% endfor %}"
+#define PARTS                                                                                                          \
+    "{% for m in messages %}[{{ m.role }}]{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content " \
+    "%}{% if p.type == 'text' %}({{ p.text }}){% endif %}{% endfor %}{% endif %}{% endfor %}"
+#define ONLY_PARTS                                                                                                     \
+    "{% for m in messages %}[{{ m.role }}]{% for p in m.content %}{% if p.type == 'text' %}({{ p.text }}){% endif "    \
+    "%}{% endfor %}{% endfor %}"
 #define NONE ((struct chat_request){0})
 #define GENERATE ((struct chat_request){.add_generation_prompt = true})
 #define CONTINUE ((struct chat_request){.continue_final_message = true})
-#define USER_PARTS "[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\\\"\\u00e9\"},{\"text\":\"b]\",\"type\":\"text\"}]}]"
+#define USER_PARTS                                                                                                     \
+    "[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\\\"\\u00e9\"},{\"text\":\"b]\",\"type\":"        \
+    "\"text\"}]}]"
 
 Test(chat_template, variables_reach_it) {
     expect(PLAIN, "[{\"role\":\"user\",\"content\":\"hi\"}]", GENERATE, "[user]hi</s>[assistant]");
     expect(PLAIN, "[]", NONE, "");
-    struct chat_request r = {.tools_json = "[1,2]", .tools_len = 5, .documents_json = "[\"d\"]", .documents_len = 5,
-                             .kwargs_json = "{\"x\":7}", .kwargs_len = 7, .now = 86400};
-    expect("{{ bos_token }}{{ tools | length }}{{ documents[0] }}{{ x }} {{ strftime_now('%Y-%m-%d') }}", "[]", r, "<s>2d7 1970-01-02");
-    expect("{{ messages[0].n }}", "[ { \"n\" : 12345678901234567890 , \"content\":[ ] } ]", NONE, "12345678901234567890");
+    struct chat_request r = {.tools_json = "[1,2]",
+                             .tools_len = 5,
+                             .documents_json = "[\"d\"]",
+                             .documents_len = 5,
+                             .kwargs_json = "{\"x\":7}",
+                             .kwargs_len = 7,
+                             .now = 86400};
+    expect("{{ bos_token }}{{ tools | length }}{{ documents[0] }}{{ x }} {{ strftime_now('%Y-%m-%d') }}", "[]", r,
+           "<s>2d7 1970-01-02");
+    expect("{{ messages[0].n }}", "[ { \"n\" : 12345678901234567890 , \"content\":[ ] } ]", NONE,
+           "12345678901234567890");
 }
 
 Test(chat_template, content_parts) {
@@ -81,21 +99,29 @@ Test(chat_template, content_parts) {
     expect(PARTS, USER_PARTS, NONE, "[user](a\"\xc3\xa9)(b])");   /* as they are for one that walks over them */
     expect(PARTS, "[{\"role\":\"user\",\"content\":\"x\"}]", NONE, "[user]x");
     expect(ONLY_PARTS, "[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"a\",\"content\":[]}]", NONE, "[user](x)[a]");
-    expect(PLAIN, "[ {\"role\":\"user\" , \"content\" : [ ] } , {\"role\":\"a\",\"content\":[\"p\",\"q\"],\"z\":[1]} ]", NONE, "[user]</s>[a]p\nq</s>");
-    expect_error(PLAIN, "[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":{\"url\":\"x\"}}]}]", NONE, ERROR_UNSUPPORTED, "'text'");
+    expect(PLAIN, "[ {\"role\":\"user\" , \"content\" : [ ] } , {\"role\":\"a\",\"content\":[\"p\",\"q\"],\"z\":[1]} ]",
+           NONE, "[user]</s>[a]p\nq</s>");
+    expect_error(PLAIN, "[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":{\"url\":\"x\"}}]}]",
+                 NONE, ERROR_UNSUPPORTED, "'text'");
     cr_expect_str_eq(err.param, "messages");
 }
 
 Test(chat_template, final_message_continued) {
-    expect(PLAIN, "[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"It is \"}]", CONTINUE, "[user]q</s>[assistant]It is ");
+    expect(PLAIN, "[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"It is \"}]", CONTINUE,
+           "[user]q</s>[assistant]It is ");
     expect(TRIMMED, "[{\"role\":\"assistant\",\"content\":\" It is\\u00a0 \"}]", CONTINUE, "[assistant]It is");
-    expect(PARTS, "[{\"role\":\"a\",\"content\":[{\"type\":\"text\",\"text\":\"x\"},{\"type\":\"text\",\"text\":\"y \"}]}]", CONTINUE, "[a](x)(y ");
-    expect(PLAIN, "[{\"content\":\"CONTINUE_FINAL_MESSAGE_0_ a\",\"role\":\"a\"}]", CONTINUE, "[a]CONTINUE_FINAL_MESSAGE_0_ a");
-    expect_error("{{ messages[0].content }}", "[{\"content\":\"a\"},{\"content\":\"b\"}]", CONTINUE, ERROR_INVALID, "leaves the final message out");
+    expect(PARTS,
+           "[{\"role\":\"a\",\"content\":[{\"type\":\"text\",\"text\":\"x\"},{\"type\":\"text\",\"text\":\"y \"}]}]",
+           CONTINUE, "[a](x)(y ");
+    expect(PLAIN, "[{\"content\":\"CONTINUE_FINAL_MESSAGE_0_ a\",\"role\":\"a\"}]", CONTINUE,
+           "[a]CONTINUE_FINAL_MESSAGE_0_ a");
+    expect_error("{{ messages[0].content }}", "[{\"content\":\"a\"},{\"content\":\"b\"}]", CONTINUE, ERROR_INVALID,
+                 "leaves the final message out");
     expect_error(PLAIN, "[]", CONTINUE, ERROR_INVALID, "no text");
     expect_error(PLAIN, "[{\"role\":\"a\",\"content\":null}]", CONTINUE, ERROR_INVALID, "no text");
-    expect_error(PLAIN, "[{\"role\":\"a\",\"content\":\"x\"}]", (struct chat_request){.continue_final_message = true, .add_generation_prompt = true},
-                 ERROR_INVALID, "cannot both");
+    expect_error(PLAIN, "[{\"role\":\"a\",\"content\":\"x\"}]",
+                 (struct chat_request){.continue_final_message = true, .add_generation_prompt = true}, ERROR_INVALID,
+                 "cannot both");
     cr_expect_str_eq(err.param, "continue_final_message");
 }
 
@@ -139,7 +165,8 @@ Test(chat_template, what_messages_say_is_plain_text) {
     EXPECT_TOKENS(t, "[{\"content\":[{\"type\":\"text\",\"text\":\"<s>\"}]}]", 256, '<', 's', '>', 258);
     text_free(t);
     t = open_with("<s{{ messages[0].content }}");
-    EXPECT_TOKENS(t, "[{\"content\":\">\"}]", 256, '<', 's', '>'); /* half of it is not enough; this BOS is the tokenizer's */
+    EXPECT_TOKENS(t, "[{\"content\":\">\"}]", 256, '<', 's',
+                  '>'); /* half of it is not enough; this BOS is the tokenizer's */
     text_free(t);
 }
 
@@ -175,11 +202,18 @@ static char *printed(const cJSON *row, const char *key) {
 }
 
 static bool prompt_is(struct text *t, const cJSON *row, const cJSON *want) {
-    char *messages = printed(row, "messages"), *tools = printed(row, "tools"), *documents = printed(row, "documents"), *kwargs = printed(row, "kwargs");
+    char *messages = printed(row, "messages"), *tools = printed(row, "tools"), *documents = printed(row, "documents"),
+         *kwargs = printed(row, "kwargs");
     struct chat_request r = {
-        .messages_json = messages, .messages_len = strlen(messages), .tools_json = tools, .tools_len = tools ? strlen(tools) : 0,
-        .documents_json = documents, .documents_len = documents ? strlen(documents) : 0, .kwargs_json = kwargs,
-        .kwargs_len = kwargs ? strlen(kwargs) : 0, .add_generation_prompt = cJSON_IsTrue(cJSON_GetObjectItem(row, "add_generation_prompt")),
+        .messages_json = messages,
+        .messages_len = strlen(messages),
+        .tools_json = tools,
+        .tools_len = tools ? strlen(tools) : 0,
+        .documents_json = documents,
+        .documents_len = documents ? strlen(documents) : 0,
+        .kwargs_json = kwargs,
+        .kwargs_len = kwargs ? strlen(kwargs) : 0,
+        .add_generation_prompt = cJSON_IsTrue(cJSON_GetObjectItem(row, "add_generation_prompt")),
         .now = (int64_t)cJSON_GetNumberValue(cJSON_GetObjectItem(row, "now")),
     };
     struct marked_text out = {0};
@@ -193,7 +227,8 @@ static bool prompt_is(struct text *t, const cJSON *row, const cJSON *want) {
     cr_assert_eq(text_render_chat(t, &r, &out, &err), 0, "%s", err.message);
     cr_assert_eq(text_encode_marked(t, &out, 0, &ids, &err), 0);
     ids_of(cJSON_GetObjectItem(want, "ids"), &expected);
-    bool same = strcmp(out.bytes.data ? out.bytes.data : "", cJSON_GetObjectItem(want, "rendered")->valuestring) == 0 && same_ids(&ids, &expected);
+    bool same = strcmp(out.bytes.data ? out.bytes.data : "", cJSON_GetObjectItem(want, "rendered")->valuestring) == 0 &&
+                same_ids(&ids, &expected);
     marked_text_free(&out);
     tokens_free(&ids);
     tokens_free(&expected);
@@ -215,7 +250,8 @@ static void check_model(const char *name, size_t at_least) {
     char *line = NULL, *row_line = NULL;
     for (size_t cap = 0; getline(&line, &cap, f) > 0;) {
         cJSON *want = cJSON_Parse(line);
-        const char *template = cJSON_GetObjectItem(want, "template")->valuestring, *name_of_case = cJSON_GetObjectItem(want, "case")->valuestring;
+        const char *template = cJSON_GetObjectItem(want, "template")->valuestring,
+                   *name_of_case = cJSON_GetObjectItem(want, "case")->valuestring;
         /* Left out: special_lookalike, whose ids are those of the text as a whole, and parts given to templates that
          * expect strings, where the reference prints Python's form of the list. */
         if (strcmp(name_of_case, "special_lookalike") != 0 && strncmp(name_of_case, "parts_", 6) != 0) {

@@ -7,13 +7,16 @@ static struct error err;
 /* Letters, byte tokens, and special ones; `decoder` is the tokenizer.json's. */
 static struct text *open_with(const char *decoder) {
     struct buf json = BUF_INIT;
-    buf_puts(&json, "{\"model\":{\"type\":\"BPE\",\"byte_fallback\":true,\"vocab\":{\"a\":256,\"\xe2\x96\x81\":257,\"\xe2\x96\x81hi\":258,"
+    buf_puts(&json, "{\"model\":{\"type\":\"BPE\",\"byte_fallback\":true,\"vocab\":{\"a\":256,\"\xe2\x96\x81\":257,"
+                    "\"\xe2\x96\x81hi\":258,"
                     "\"\xe2\x96\x81\xe2\x96\x81\":259,\"\xc3\xa9\":260,\"\xe4\xb8\xad\":261");
     for (size_t i = 0; i < 256; i++) {
         buf_printf(&json, ",\"<0x%02X>\":%zu", (unsigned)i, i);
     }
-    buf_printf(&json, "},\"merges\":[]},\"added_tokens\":[{\"id\":262,\"content\":\"<s>\",\"special\":true},"
-                      "{\"id\":263,\"content\":\"<t>\",\"special\":false}],\"decoder\":%s}", decoder);
+    buf_printf(&json,
+               "},\"merges\":[]},\"added_tokens\":[{\"id\":262,\"content\":\"<s>\",\"special\":true},"
+               "{\"id\":263,\"content\":\"<t>\",\"special\":false}],\"decoder\":%s}",
+               decoder);
     struct text *t = calloc(1, sizeof *t);
     cr_assert_eq(tokenizer_from_json(json.data, json.len, &t->tokenizer, &err), 0, "%s", err.message);
     buf_free(&json);
@@ -24,12 +27,15 @@ enum { A = 256, SPACE, SPACE_HI, SPACES, E_ACUTE, ZHONG, BOS, TAG };
 
 #define REPLACE "{\"type\":\"Replace\",\"pattern\":{\"String\":\"\xe2\x96\x81\"},\"content\":\" \"}"
 #define SEQUENCE(...) "{\"type\":\"Sequence\",\"decoders\":[" REPLACE __VA_ARGS__ "]}"
-static const char llama[] = SEQUENCE(",{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"},{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}");
+static const char llama[] = SEQUENCE(
+    ",{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"},{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}");
 static const char gemma[] = SEQUENCE(",{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"}");
-static const char metaspace[] = "{\"type\":\"Metaspace\",\"replacement\":\"\xe2\x96\x81\",\"prepend_scheme\":\"always\",\"split\":true}";
+static const char metaspace[] =
+    "{\"type\":\"Metaspace\",\"replacement\":\"\xe2\x96\x81\",\"prepend_scheme\":\"always\",\"split\":true}";
 
 /* What each push and the finish give, with '|' between them. */
-static void expect_pushes(const char *decoder, bool skip_special, bool continuing, const int32_t *ids, const char *want) {
+static void expect_pushes(const char *decoder, bool skip_special, bool continuing, const int32_t *ids,
+                          const char *want) {
     struct text *t = open_with(decoder);
     struct detokenizer d;
     struct buf got = BUF_INIT;
@@ -49,7 +55,8 @@ static void expect_pushes(const char *decoder, bool skip_special, bool continuin
 
 Test(detokenizer, characters_come_whole) {
     expect_pushes(gemma, false, false, IDS(0xe4, 0xb8, 0xad, A, 0xc3, 0xa9), "||\xe4\xb8\xad|a||\xc3\xa9|");
-    expect_pushes(gemma, false, false, IDS(0xf0, 0x9f, 0x98, 0x80, 0xf0, 0x9f, 0x98, 0x80), "|||\xf0\x9f\x98\x80||||\xf0\x9f\x98\x80|");
+    expect_pushes(gemma, false, false, IDS(0xf0, 0x9f, 0x98, 0x80, 0xf0, 0x9f, 0x98, 0x80),
+                  "|||\xf0\x9f\x98\x80||||\xf0\x9f\x98\x80|");
     expect_pushes(gemma, false, false, IDS(ZHONG, SPACE, A, TAG), "\xe4\xb8\xad| |a|<t>|");
 }
 
@@ -85,17 +92,27 @@ Test(detokenizer, special_tokens) {
 /* Byte-level: one U+FFFD for each maximal ill-formed part, also across tokens. */
 Test(detokenizer, byte_level) {
     struct buf json = BUF_INIT;
-    buf_puts(&json, "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"\xc3\xa4\xc2\xbd\":0,\"\xc5\x82\":1,\"a\":2,\"\xc3\xbf\":3,\"\xc3\xb0\":4},\"merges\":[]},"
-                    "\"added_tokens\":[{\"id\":5,\"content\":\"<x y>\",\"special\":true}],\"decoder\":{\"type\":\"ByteLevel\"}}");
+    buf_puts(
+        &json,
+        "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"\xc3\xa4\xc2\xbd\":0,\"\xc5\x82\":1,\"a\":2,\"\xc3\xbf\":3,"
+        "\"\xc3\xb0\":4},\"merges\":[]},"
+        "\"added_tokens\":[{\"id\":5,\"content\":\"<x y>\",\"special\":true}],\"decoder\":{\"type\":\"ByteLevel\"}}");
     struct text *t = calloc(1, sizeof *t);
     cr_assert_eq(tokenizer_from_json(json.data, json.len, &t->tokenizer, &err), 0, "%s", err.message);
     static const struct {
         int32_t ids[6];
         const char *want;
     } cases[] = {
-        {{0, 1, 2, -1}, "\xe4\xbd\xa0" "a"}, /* E4 BD | A0 */
-        {{0, 2, -1}, FFFD "a"},            {{0, -1}, FFFD},         {{1, 1, -1}, FFFD FFFD}, {{3, -1}, FFFD},
-        {{4, 0, 1, -1}, FFFD "\xe4\xbd\xa0"}, {{0, 5, 1, -1}, FFFD "<x y>" FFFD}, {{0, 0, 1, -1}, FFFD "\xe4\xbd\xa0"},
+        {{0, 1, 2, -1},
+         "\xe4\xbd\xa0"
+         "a"}, /* E4 BD | A0 */
+        {{0, 2, -1}, FFFD "a"},
+        {{0, -1}, FFFD},
+        {{1, 1, -1}, FFFD FFFD},
+        {{3, -1}, FFFD},
+        {{4, 0, 1, -1}, FFFD "\xe4\xbd\xa0"},
+        {{0, 5, 1, -1}, FFFD "<x y>" FFFD},
+        {{0, 0, 1, -1}, FFFD "\xe4\xbd\xa0"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct tokens ids = {0};

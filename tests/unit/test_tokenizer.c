@@ -61,7 +61,8 @@ static void check_decoded(const struct text *t, const char *name, const cJSON *c
     const cJSON *want = skip_special ? cJSON_GetObjectItem(c, "decoded_skip_special") : NULL;
     want = want ? want : cJSON_GetObjectItem(c, "decoded");
     cr_assert_eq(text_decode(t, ids.ids, ids.n, skip_special, &whole, &err), 0);
-    cr_expect_str_eq(whole.data ? whole.data : "", want->valuestring, "%s: decoding '%s'", name, cJSON_GetObjectItem(c, "text")->valuestring);
+    cr_expect_str_eq(whole.data ? whole.data : "", want->valuestring, "%s: decoding '%s'", name,
+                     cJSON_GetObjectItem(c, "text")->valuestring);
     stream(t, &ids, skip_special, &streamed);
     cr_expect(same_bytes(&whole, &streamed), "%s: streaming '%s'", name, want->valuestring);
     tokens_free(&ids);
@@ -107,9 +108,11 @@ static bool encodes_to(const struct text *t, const struct buf *text, unsigned fl
     return same;
 }
 
-typedef int decode_fn(const struct text *t, const int32_t *ids, size_t n, bool skip_special, struct buf *out, struct error *err);
+typedef int decode_fn(const struct text *t, const int32_t *ids, size_t n, bool skip_special, struct buf *out,
+                      struct error *err);
 
-static bool decodes_to(const struct text *t, const cJSON *ids, bool skip_special, decode_fn *decode, const struct buf *want) {
+static bool decodes_to(const struct text *t, const cJSON *ids, bool skip_special, decode_fn *decode,
+                       const struct buf *want) {
     struct tokens in = {0};
     struct buf got = BUF_INIT;
     ids_of(ids, &in);
@@ -181,8 +184,8 @@ static void check_tokenizer_json(const char *name, size_t cases) {
         fclose(f);
     }
     text_free(t);
-    printf("%s: %zu cases: %zu encoded, %zu with special tokens, %zu decoded, %zu streamed\n", name, done.cases, done.encoded,
-           done.special, done.decoded, done.streamed);
+    printf("%s: %zu cases: %zu encoded, %zu with special tokens, %zu decoded, %zu streamed\n", name, done.cases,
+           done.encoded, done.special, done.decoded, done.streamed);
     cr_expect_geq(done.cases, cases);
     cr_expect_eq(failed.encoded, 0, "%s: %zu encoded otherwise", name, failed.encoded);
     cr_expect_eq(failed.special, 0, "%s: %zu encoded otherwise with special tokens", name, failed.special);
@@ -326,9 +329,18 @@ static int32_t add(struct small *s, const char *text, unsigned type, float score
 
 static void start(struct small *s, const char *model, const char *pre) {
     *s = (struct small){0};
-    s->source = (struct vocab_source){.model = model, .pre = pre, .tokens = s->tokens, .merges = s->merges, .types = s->types,
-                                      .scores = s->scores, .bos_id = -1, .eos_id = -1, .unknown_id = -1, .add_bos = -1,
-                                      .add_eos = -1, .add_space_prefix = -1};
+    s->source = (struct vocab_source){.model = model,
+                                      .pre = pre,
+                                      .tokens = s->tokens,
+                                      .merges = s->merges,
+                                      .types = s->types,
+                                      .scores = s->scores,
+                                      .bos_id = -1,
+                                      .eos_id = -1,
+                                      .unknown_id = -1,
+                                      .add_bos = -1,
+                                      .add_eos = -1,
+                                      .add_space_prefix = -1};
 }
 
 /* <unk> <s> </s>, the byte tokens, and pieces for "hello"; as SentencePiece orders them. */
@@ -368,9 +380,11 @@ static void expect_ids(const struct text *t, const char *text, size_t len, unsig
 Test(tokenizer, scores_decide_the_merges) {
     struct small s;
     sentencepiece(&s);
-    int32_t space = add(&s, "\xe2\x96\x81", VOCAB_NORMAL, -10), h = add(&s, "h", VOCAB_NORMAL, -11), e = add(&s, "e", VOCAB_NORMAL, -11);
+    int32_t space = add(&s, "\xe2\x96\x81", VOCAB_NORMAL, -10), h = add(&s, "h", VOCAB_NORMAL, -11),
+            e = add(&s, "e", VOCAB_NORMAL, -11);
     int32_t l = add(&s, "l", VOCAB_NORMAL, -11), o = add(&s, "o", VOCAB_NORMAL, -11);
-    int32_t he = add(&s, "he", VOCAB_NORMAL, -1), el = add(&s, "el", VOCAB_NORMAL, -2), lo = add(&s, "lo", VOCAB_NORMAL, -3);
+    int32_t he = add(&s, "he", VOCAB_NORMAL, -1), el = add(&s, "el", VOCAB_NORMAL, -2),
+            lo = add(&s, "lo", VOCAB_NORMAL, -3);
     int32_t ll = add(&s, "ll", VOCAB_NORMAL, -3), hell = add(&s, "hell", VOCAB_NORMAL, -4);
     int32_t tag = add(&s, "<tag>", VOCAB_USER_DEFINED, 0);
     struct text *t = open_small(&s);
@@ -402,7 +416,8 @@ Test(tokenizer, longest_added_token_wins) {
     struct small s;
     sentencepiece(&s);
     s.source.add_space_prefix = 0;
-    int32_t a = add(&s, "a", VOCAB_NORMAL, -1), ab = add(&s, "<ab", VOCAB_USER_DEFINED, 0), bcd = add(&s, "bcde", VOCAB_USER_DEFINED, 0);
+    int32_t a = add(&s, "a", VOCAB_NORMAL, -1), ab = add(&s, "<ab", VOCAB_USER_DEFINED, 0),
+            bcd = add(&s, "bcde", VOCAB_USER_DEFINED, 0);
     int32_t xx = add(&s, "xx", VOCAB_USER_DEFINED, 0), xxxx = add(&s, "xxxx", VOCAB_USER_DEFINED, 0);
     struct text *t = open_small(&s);
     EXPECT_IDS(t, "<abcde", 0, 3 + '<', a, bcd);
@@ -423,14 +438,17 @@ static void bytes(struct small *s, const char *pre) {
     for (size_t i = 0; i < sizeof merges / sizeof merges[0]; i++) {
         s->merges[s->source.n_merges++] = (struct span){merges[i], strlen(merges[i])};
     }
-    add(s, "ab", VOCAB_NORMAL, 0);         /* 256 */
-    add(s, "abc", VOCAB_NORMAL, 0);        /* 257 */
-    add(s, "\xc4\xa0" "a", VOCAB_NORMAL, 0); /* 258 */
-    add(s, "12", VOCAB_NORMAL, 0);         /* 259 */
-    add(s, "123", VOCAB_NORMAL, 0);        /* 260 */
-    add(s, "bc", VOCAB_NORMAL, 0);         /* 261 */
-    add(s, "abcd", VOCAB_NORMAL, 0);       /* 262, in no merge */
-    add(s, "<|end|>", VOCAB_CONTROL, 0);   /* 263 */
+    add(s, "ab", VOCAB_NORMAL, 0);  /* 256 */
+    add(s, "abc", VOCAB_NORMAL, 0); /* 257 */
+    add(s,
+        "\xc4\xa0"
+        "a",
+        VOCAB_NORMAL, 0);                     /* 258 */
+    add(s, "12", VOCAB_NORMAL, 0);            /* 259 */
+    add(s, "123", VOCAB_NORMAL, 0);           /* 260 */
+    add(s, "bc", VOCAB_NORMAL, 0);            /* 261 */
+    add(s, "abcd", VOCAB_NORMAL, 0);          /* 262, in no merge */
+    add(s, "<|end|>", VOCAB_CONTROL, 0);      /* 263 */
     add(s, "<think>", VOCAB_USER_DEFINED, 0); /* 264 */
 }
 
@@ -503,9 +521,10 @@ Test(tokenizer, vocabularies_that_are_refused) {
 /* Every kind of the table builds: its regexes are well-formed. */
 Test(tokenizer, every_kind_builds) {
     static const char *const kinds[] = {
-        "llama-bpe", "llama3", "llama-v3", "falcon3", "dbrx", "smaug-bpe", "glm4", "qwen2", "qwen35", "minicpm5", "gpt-2",
-        "smollm", "starcoder", "command-r", "default", "falcon", "tekken", "gpt-4o", "deepseek-llm", "deepseek-coder",
-        "deepseek-v3", "bailingmoe", "seed-coder", "bloom", "viking",
+        "llama-bpe",  "llama3",     "llama-v3", "falcon3", "dbrx",         "smaug-bpe",      "glm4",
+        "qwen2",      "qwen35",     "minicpm5", "gpt-2",   "smollm",       "starcoder",      "command-r",
+        "default",    "falcon",     "tekken",   "gpt-4o",  "deepseek-llm", "deepseek-coder", "deepseek-v3",
+        "bailingmoe", "seed-coder", "bloom",    "viking",
     };
     struct small s;
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
@@ -551,7 +570,7 @@ Test(tokenizer, special_tokens_need_trust) {
     EXPECT_MARKED(t, "a<|end|>b", "011111110", 'a', 263, 'b');
     EXPECT_MARKED(t, "a<|end|>b", "000000000", 'a', '<', '|', 'e', 'n', 'd', '|', '>', 'b');
     EXPECT_MARKED(t, "a<|end|>b", "111110111", 'a', '<', '|', 'e', 'n', 'd', '|', '>', 'b');
-    EXPECT_MARKED(t, "<think>", "0000000", 264);    /* an ordinary added token: anywhere */
+    EXPECT_MARKED(t, "<think>", "0000000", 264);         /* an ordinary added token: anywhere */
     EXPECT_MARKED(t, "abc 12", "101010", 257, ' ', 259); /* words and merges do not see the marks */
     text_free(t);
 }
@@ -588,7 +607,8 @@ static void expect_fast(const struct text *t, const char *unit) {
 }
 
 Test(tokenizer, long_runs_take_no_longer_than_text) {
-    static const char *const units[] = {"a", " ", "1", "\n", "!", "ab", "\xc3\xa9", "\xe4\xb8\xad", "a ", "\r\n", "A", "'"};
+    static const char *const units[] = {"a",  " ",    "1", "\n", "!", "ab", "\xc3\xa9", "\xe4\xb8\xad",
+                                        "a ", "\r\n", "A", "'"};
     static const char *const kinds[] = {"gpt-2", "llama-bpe", "tekken", "deepseek-llm", "deepseek-v3", "default"};
     struct small s;
     sentencepiece(&s);
@@ -628,14 +648,24 @@ Test(tokenizer, unknown_components_are_named) {
         {"{" MODEL ",\"decoder\":{\"type\":\"CTC\"}}", "decoder: the type 'CTC'"},
         {"{" MODEL "}", "decoder"},
         {"{" MODEL "," FUSE ",\"normalizer\":{\"type\":\"Nmt\"}}", "normalizer: the type 'Nmt'"},
-        {"{" MODEL "," FUSE ",\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":\"X\"}]}}", "'X'"},
+        {"{" MODEL "," FUSE
+         ",\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":\"X\"}]}}",
+         "'X'"},
         {"{" MODEL "," FUSE ",\"normalizer\":{\"type\":\"Replace\",\"content\":\"\"}}", "'pattern'"},
-        {"{" MODEL "," FUSE ",\"pre_tokenizer\":{\"type\":\"UnicodeScripts\"}}", "pre_tokenizer: the type 'UnicodeScripts'"},
-        {"{" MODEL "," FUSE ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(\"},\"behavior\":\"Isolated\"}}", "regex"},
-        {"{" MODEL "," FUSE ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"String\":\"x\"},\"behavior\":\"Odd\"}}", "'behavior'"},
-        {"{" MODEL "," FUSE ",\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"ByteLevel\"},{\"type\":\"Digits\"}]}}", "'Digits'"},
+        {"{" MODEL "," FUSE ",\"pre_tokenizer\":{\"type\":\"UnicodeScripts\"}}",
+         "pre_tokenizer: the type 'UnicodeScripts'"},
+        {"{" MODEL "," FUSE
+         ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(\"},\"behavior\":\"Isolated\"}}",
+         "regex"},
+        {"{" MODEL "," FUSE
+         ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"String\":\"x\"},\"behavior\":\"Odd\"}}",
+         "'behavior'"},
+        {"{" MODEL "," FUSE ",\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"ByteLevel\"},{"
+                            "\"type\":\"Digits\"}]}}",
+         "'Digits'"},
         {"{" MODEL "," FUSE ",\"post_processor\":{\"type\":\"Odd\"}}", "post_processor: the type 'Odd'"},
-        {"{" MODEL "," FUSE ",\"post_processor\":{\"type\":\"BertProcessing\",\"cls\":[\"a\",9],\"sep\":[\"b\",1]}}", "id 9"},
+        {"{" MODEL "," FUSE ",\"post_processor\":{\"type\":\"BertProcessing\",\"cls\":[\"a\",9],\"sep\":[\"b\",1]}}",
+         "id 9"},
         {"{\"model\":{\"type\":\"WordPiece\",\"vocab\":{}}," FUSE "}", "model: the type 'WordPiece'"},
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[\"a b\"]}," FUSE "}", "merge 0"},
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[\"ab\"]}," FUSE "}", "merge 0"},
@@ -644,7 +674,8 @@ Test(tokenizer, unknown_components_are_named) {
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":1.5},\"merges\":[]}," FUSE "}", "id"},
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":1e18},\"merges\":[]}," FUSE "}", "id"},
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[],\"dropout\":0.1}," FUSE "}", "'dropout'"},
-        {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[],\"end_of_word_suffix\":\"</w>\"}," FUSE "}", "'end_of_word_suffix'"},
+        {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[],\"end_of_word_suffix\":\"</w>\"}," FUSE "}",
+         "'end_of_word_suffix'"},
         {"{\"model\":{\"type\":\"Unigram\",\"vocab\":[]}," FUSE "}", "'vocab'"},
         {"{\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"a\"]]}," FUSE "}", "token 0"},
         {"{" MODEL "," FUSE ",\"added_tokens\":[{\"id\":3}]}", "added_tokens"},
@@ -662,8 +693,11 @@ Test(tokenizer, unknown_components_are_named) {
 
 Test(tokenizer, nul_characters_in_the_vocabulary) {
     struct tokenizer *t = NULL;
-    cr_assert_eq(from_json("{\"model\":{\"type\":\"BPE\",\"vocab\":{\"\\u0000\":0,\"a\":1,\"a\\u0000\":2,\"\\\\u0000\":3,\"\xef\xb7\x90\":4},"
-                           "\"merges\":[[\"a\",\"\\u0000\"]]}," FUSE "}", &t), 0, "%s", err.message);
+    cr_assert_eq(from_json("{\"model\":{\"type\":\"BPE\",\"vocab\":{\"\\u0000\":0,\"a\":1,\"a\\u0000\":2,\"\\\\u0000\":"
+                           "3,\"\xef\xb7\x90\":4},"
+                           "\"merges\":[[\"a\",\"\\u0000\"]]}," FUSE "}",
+                           &t),
+                 0, "%s", err.message);
     struct text *text = text_of(t);
     EXPECT_IDS(text, "a\0\0", 0, 2, 0);
     EXPECT_IDS(text, "\xef\xb7\x90", 0, 4); /* the noncharacter that could have stood for it */
