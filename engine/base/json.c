@@ -218,12 +218,12 @@ static int push_key(struct scanner *s, const struct key *k) {
 
 /* At the end of an object: sorted, equal keys are neighbours. n log n comparisons whatever the keys are. */
 static int check_keys(struct scanner *s, size_t first) {
-    struct key *keys = s->keys + first;
     size_t n = s->n_keys - first;
     s->n_keys = first;
-    if (n < 2) {
+    if (n < 2) { /* s->keys may be NULL */
         return 0;
     }
+    struct key *keys = s->keys + first;
     qsort(keys, n, sizeof *keys, key_compare_qsort);
     for (size_t i = 1; i < n; i++) {
         if (key_compare(&keys[i - 1], &keys[i]) == 0) {
