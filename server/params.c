@@ -749,12 +749,18 @@ int params_parse(const char *body, size_t len, enum params_where where, const st
     struct request_params p;
     struct parse ps = {body, len, where, limits, &p};
     set_defaults(&p, where);
-    if (json_parse(body, len, NULL, &p.tree, err) || parse_tree(&ps, err)) {
+    const struct json_limits json = {.max_values = PARAMS_MAX_VALUES};
+    if (json_parse(body, len, &json, &p.tree, err) || parse_tree(&ps, err)) {
         params_free(&p);
         return -1;
     }
     *out = p;
     return 0;
+}
+
+/* What request_params borrows from the tree beyond the prompts. */
+static bool is_borrowed(const cJSON *member) {
+    return strcmp(member->string, "stop") == 0 || strcmp(member->string, "request_id") == 0;
 }
 
 void params_drop_input(struct request_params *p) {
@@ -765,8 +771,12 @@ void params_drop_input(struct request_params *p) {
     p->prompts = NULL;
     p->n_prompts = 0;
     p->messages = p->template_kwargs = NULL;
-    cJSON_DeleteItemFromObjectCaseSensitive(p->tree, "messages");
-    cJSON_DeleteItemFromObjectCaseSensitive(p->tree, "prompt");
+    for (cJSON *v = p->tree ? p->tree->child : NULL, *next; v; v = next) {
+        next = v->next;
+        if (cJSON_IsObject(p->tree) && !is_borrowed(v)) {
+            cJSON_Delete(cJSON_DetachItemViaPointer(p->tree, v));
+        }
+    }
 }
 
 void params_free(struct request_params *p) {

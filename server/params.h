@@ -17,6 +17,8 @@ enum params_where { IN_CHAT = 1, IN_COMPLETIONS = 2, IN_TOKENIZE = 4, IN_DETOKEN
 
 #define PARAMS_MAX_PROMPTS 256
 #define PARAMS_MAX_STOP 4 /* as OpenAI */
+#define PARAMS_MAX_VALUES                                                                                              \
+    ((size_t)1 << 20) /* JSON values in a body: each is a node of some 64 bytes, whatever its text */
 
 /* What the table's ranges need to know of this server. */
 struct params_limits {
@@ -81,7 +83,7 @@ struct request_params {
  */
 int params_parse(const char *body, size_t len, enum params_where where, const struct params_limits *limits,
                  struct request_params *out, struct error *err);
-/* Prompts and messages are not needed any more: free what they take. All else stays. */
+/* Only the answer is still to come: free the prompts, the messages and every field that had no effect. */
 void params_drop_input(struct request_params *p);
 void params_free(struct request_params *p); /* frees and zeroes; NULL and a zeroed one are fine */
 

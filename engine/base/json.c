@@ -34,6 +34,7 @@ struct scanner {
     struct key *keys; /* of all open objects, innermost last */
     size_t n_keys, cap_keys;
 
+    size_t n_values;
     bool long_number; /* one is too long for cJSON */
 
     const struct key *want; /* json_member: the key looked for in the outermost object, else NULL */
@@ -355,6 +356,9 @@ static int scan_key(struct scanner *s) {
 /* A value begins here. Opens a container and stands at its first value (*more), or takes a whole value. */
 static int scan_value(struct scanner *s, bool *more) {
     *more = false;
+    if (s->limits.max_values && ++s->n_values > s->limits.max_values) {
+        return error_set(s->err, ERROR_INVALID, "JSON of more than %zu values is not accepted", s->limits.max_values);
+    }
     skip_space(s);
     int c = peek(s);
     if (c != '{' && c != '[') {

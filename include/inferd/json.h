@@ -14,11 +14,12 @@
 struct cJSON;
 
 #define JSON_MAX_DEPTH 64
-#define JSON_DEPTH_CEILING 512             /* no limit of a caller goes beyond; cJSON recurses over a tree */
+#define JSON_DEPTH_CEILING 512            /* no limit of a caller goes beyond; cJSON recurses over a tree */
 #define JSON_INT_EXACT ((int64_t)1 << 53) /* integers up to here are exact in a double, so in a cJSON node */
 
 struct json_limits {
     size_t max_depth;     /* containers inside one another; 0 = JSON_MAX_DEPTH; at most JSON_DEPTH_CEILING */
+    size_t max_values;    /* values in all, a container counts as one; 0 = no limit */
     bool allow_nul;       /* accept \u0000 in strings (only for files, never for cJSON trees of requests) */
     bool allow_duplicate; /* accept duplicate keys in one object */
 };
@@ -48,8 +49,10 @@ bool json_raw_int(const char *text, size_t len, int64_t *out);
  * json_get_int takes integral values only (1.0 is one). A cJSON number is a double: beyond JSON_INT_EXACT it may not
  * be what was written and is refused; where all of int64 is meant, use json_member and json_raw_int.
  */
-int json_get_int(const struct cJSON *object, const char *key, int64_t min, int64_t max, int64_t *out, struct error *err);
-int json_get_double(const struct cJSON *object, const char *key, double min, double max, double *out, struct error *err);
+int json_get_int(const struct cJSON *object, const char *key, int64_t min, int64_t max, int64_t *out,
+                 struct error *err);
+int json_get_double(const struct cJSON *object, const char *key, double min, double max, double *out,
+                    struct error *err);
 int json_get_bool(const struct cJSON *object, const char *key, bool *out, struct error *err);
 int json_get_string(const struct cJSON *object, const char *key, const char **out, struct error *err); /* borrowed */
 

@@ -1,5 +1,6 @@
 #include "params.h"
 
+#include <cjson/cJSON.h>
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
@@ -290,6 +291,35 @@ Test(params, the_body_and_the_model) {
     cr_assert_eq(parse_body(IN_COMPLETIONS, "{\"model\":\"other-secret\",\"prompt\":\"x\"}", &p, &err), -1);
     cr_assert_eq((int)err.code, ERROR_NOT_FOUND);
     cr_assert_null(strstr(err.message, "other-secret"), "the message quotes the client");
+}
+
+/* A request may live for an hour: nothing that it does not need any more may live with it. */
+Test(params, what_has_no_effect_is_dropped_with_the_input) {
+    struct request_params p;
+    struct error err;
+    cr_assert_eq(parse(IN_COMPLETIONS, "\"stop\":[\"a\"],\"x\":[0,0,0],\"request_id\":\"r\",\"user\":\"u\"", &p, &err),
+                 0);
+    params_drop_input(&p);
+    cr_assert_eq(cJSON_GetArraySize(p.tree), 2);
+    cr_assert_str_eq(p.stop[0].bytes, "a");
+    cr_assert_str_eq(p.request_id, "r");
+    params_free(&p);
+}
+
+/* A value of two bytes becomes a node of 64. */
+Test(params, too_many_values_are_refused_before_the_tree_is_made) {
+    static char body[2 * PARAMS_MAX_VALUES + 100];
+    struct request_params p;
+    struct error err = {0};
+    size_t n = (size_t)snprintf(body, sizeof body, "{%s,\"x\":[0", COMPLETION);
+    for (size_t i = 1; i < PARAMS_MAX_VALUES; i++) {
+        memcpy(body + n, ",0", 2);
+        n += 2;
+    }
+    memcpy(body + n, "]}", 2);
+    cr_assert_eq(params_parse(body, n + 2, IN_COMPLETIONS, &limits, &p, &err), -1);
+    cr_assert_eq((int)err.code, (int)ERROR_INVALID);
+    cr_assert(strstr(err.message, "1048576 values"), "%s", err.message);
 }
 
 Test(params, strict_mode) {
