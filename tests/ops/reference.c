@@ -84,9 +84,9 @@ static double element32(enum dtype dtype, const uint8_t *b, unsigned i) {
     case DTYPE_Q4_1:
         return d * nibble32(b, 4, i) + reference_f16(u16(b + 2));
     case DTYPE_Q5_0:
-        return d * ((double)(nibble32(b, 6, i) + 16u * (b[2 + i / 8] >> i % 8 & 1u)) - 16);
+        return d * ((double)(nibble32(b, 6, i) + 16u * ((unsigned)b[2 + i / 8] >> i % 8 & 1u)) - 16);
     case DTYPE_Q5_1:
-        return d * (nibble32(b, 8, i) + 16u * (b[4 + i / 8] >> i % 8 & 1u)) + reference_f16(u16(b + 2));
+        return d * (nibble32(b, 8, i) + 16u * ((unsigned)b[4 + i / 8] >> i % 8 & 1u)) + reference_f16(u16(b + 2));
     default: /* Q8_0 */
         return d * (b[2 + i] < 128 ? b[2 + i] : b[2 + i] - 256);
     }
@@ -109,7 +109,7 @@ static double element256(enum dtype dtype, const uint8_t *b, unsigned i) {
         unsigned half = i / 128, quarter = i % 128 / 32, j = i % 32;
         uint8_t low = b[64 * half + j + (quarter % 2 == 1 ? 32 : 0)];
         unsigned nibble = quarter < 2 ? low % 16 : low / 16;
-        unsigned high = b[128 + 32 * half + j] >> 2 * quarter & 3u;
+        unsigned high = (unsigned)b[128 + 32 * half + j] >> 2 * quarter & 3u;
         double scale = (double)(int8_t)b[192 + i / 16];
         return reference_f16(u16(b + 208)) * scale * ((double)(nibble + 16 * high) - 32);
     }
@@ -118,7 +118,7 @@ static double element256(enum dtype dtype, const uint8_t *b, unsigned i) {
     uint8_t byte = b[(dtype == DTYPE_Q4_K ? 16 : 48) + 32 * pair + j];
     unsigned q = upper ? byte / 16 : byte % 16;
     if (dtype == DTYPE_Q5_K) {
-        q += 16 * (b[16 + j] >> i / 32 & 1u);
+        q += 16 * ((unsigned)b[16 + j] >> i / 32 & 1u);
     }
     return reference_f16(u16(b)) * scale * q - reference_f16(u16(b + 2)) * minimum;
 }
