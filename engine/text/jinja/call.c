@@ -140,7 +140,9 @@ static bool all_taken(struct render *r, const struct call *call, const bool *tak
     for (size_t i = 0; i < call->n_named; i++) {
         if (!taken[i]) {
             const struct str *name = call->named[i].name;
-            jj_fail(r, "a macro takes no keyword argument '%.*s'", (int)(name->len < 64 ? name->len : 64), name->bytes);
+            bool shown = !name->marks && name->trusted && name->len < 64; /* with ** it may come from the input */
+            jj_fail(r, "a macro takes no keyword argument '%.*s'", shown ? (int)name->len : 3,
+                    shown ? name->bytes : "...");
             return false;
         }
     }

@@ -16,17 +16,29 @@ struct scope *jj_scope_begin(struct render *r, struct scope *parent) {
     return s;
 }
 
+/* The binding of the name in this one scope, NULL if none. Long scopes take steps, for the search is linear. */
+static struct binding *find_binding(struct render *r, const struct scope *s, uint32_t name) {
+    for (uint32_t i = 0; i < s->n; i++) {
+        if (s->bindings[i].name == name) {
+            return &s->bindings[i];
+        }
+    }
+    if (s->n >= 16) {
+        jj_steps(r, s->n / 16);
+    }
+    return NULL;
+}
+
 void jj_bind(struct render *r, uint32_t name, struct value v) {
     struct scope *s = r->scope;
     if (!s) {
         r->globals[name] = v;
         return;
     }
-    for (uint32_t i = 0; i < s->n; i++) {
-        if (s->bindings[i].name == name) {
-            s->bindings[i].value = v;
-            return;
-        }
+    struct binding *found = find_binding(r, s, name);
+    if (found) {
+        found->value = v;
+        return;
     }
     if (s->n == s->cap) {
         uint32_t cap = s->cap ? 2 * s->cap : 4;
@@ -53,10 +65,9 @@ void jj_hide(struct render *r, const struct hidden *hidden) {
 
 struct value jj_lookup(struct render *r, uint32_t name) {
     for (const struct scope *s = r->scope; s; s = s->parent) {
-        for (uint32_t i = 0; i < s->n; i++) {
-            if (s->bindings[i].name == name) {
-                return s->bindings[i].value;
-            }
+        const struct binding *found = find_binding(r, s, name);
+        if (found) {
+            return found->value;
         }
     }
     return r->globals[name];

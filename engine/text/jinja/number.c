@@ -276,14 +276,20 @@ size_t jj_format_double(double d, char *out) {
 void jj_write_magnitude(struct sb *out, struct value v, unsigned base, bool upper, bool trusted) {
     struct integer i;
     integer_of(v, &i);
-    uint32_t limbs[JJ_MAX_BIG_LIMBS];
+    uint32_t limbs[JJ_MAX_BIG_LIMBS], chunk = base;
     memcpy(limbs, i.limbs, i.n * sizeof *limbs);
-    char text[JJ_MAX_BIG_LIMBS * 32]; /* binary is the longest */
-    size_t at = sizeof text;
-    size_t n = i.n;
+    char text[JJ_MAX_BIG_LIMBS * 32 + 32]; /* binary is the longest */
+    size_t at = sizeof text, n = i.n;
+    int digits = 1; /* as many as one division by `chunk` gives */
+    while (chunk <= UINT32_MAX / base) {
+        chunk *= base;
+        digits++;
+    }
     do {
-        uint32_t digit = n ? jj_mag_divide_small(limbs, &n, base) : 0;
-        text[--at] = (upper ? "0123456789ABCDEF" : "0123456789abcdef")[digit];
+        uint32_t rest = n ? jj_mag_divide_small(limbs, &n, chunk) : 0;
+        for (int k = 0; k < digits && (n || rest || k == 0); k++, rest /= base) {
+            text[--at] = (upper ? "0123456789ABCDEF" : "0123456789abcdef")[rest % base];
+        }
     } while (n);
     jj_steps(out->r, i.n * i.n / 8);
     jj_sb_add(out, text + at, sizeof text - at, trusted);

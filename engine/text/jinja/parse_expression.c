@@ -122,18 +122,11 @@ static struct node *parse_comparison(struct parser *p) {
     for (; op >= 0 && !p->failed; op = take_comparison(p)) {
         struct operand operand = {.op = (enum operator_kind)op, .value = parse_sum(p)};
         jj_adopt(p, n, operand.value);
-        if (n->u.compare.n == cap) {
-            size_t more = cap ? 2 * cap : 1;
-            struct operand *grown = jj_parse_alloc(p, more, sizeof *grown);
-            if (!grown) {
-                return n;
-            }
-            if (cap) {
-                memcpy(grown, n->u.compare.rest, cap * sizeof *grown);
-            }
-            n->u.compare.rest = grown;
-            cap = more;
+        struct operand *rest = jj_parse_grow(p, n->u.compare.rest, n->u.compare.n, &cap, sizeof *rest);
+        if (!rest) {
+            break;
         }
+        n->u.compare.rest = rest;
         n->u.compare.rest[n->u.compare.n++] = operand;
     }
     return n;
@@ -465,18 +458,12 @@ void jj_parse_arguments(struct parser *p, struct node *parent, struct arguments 
                 jj_parse_fail(p, "invalid syntax for a function call");
                 return;
             }
-            if (out->n_keywords == keywords_cap) {
-                size_t more = keywords_cap ? 2 * keywords_cap : 4;
-                struct keyword *grown = jj_parse_alloc(p, more, sizeof *grown);
-                if (!grown) {
-                    return;
-                }
-                if (keywords_cap) {
-                    memcpy(grown, out->keywords, keywords_cap * sizeof *grown);
-                }
-                out->keywords = grown;
-                keywords_cap = more;
+            struct keyword *keywords =
+                jj_parse_grow(p, out->keywords, out->n_keywords, &keywords_cap, sizeof *keywords);
+            if (!keywords) {
+                return;
             }
+            out->keywords = keywords;
             out->keywords[out->n_keywords++] = k;
         } else {
             if (out->star || out->star_star || out->n_keywords || out->positional.n >= JJ_MAX_ARGUMENTS) {

@@ -41,6 +41,19 @@ void *jj_parse_alloc(struct parser *p, size_t n, size_t size) {
     return a;
 }
 
+void *jj_parse_grow(struct parser *p, void *items, size_t n, size_t *cap, size_t size) {
+    if (n < *cap) {
+        return items;
+    }
+    size_t more = *cap ? 2 * *cap : 4;
+    void *grown = jj_parse_alloc(p, more, size);
+    if (grown && n) {
+        memcpy(grown, items, n * size);
+    }
+    *cap = grown ? more : *cap;
+    return grown;
+}
+
 struct node *jj_node(struct parser *p, enum node_kind kind, uint32_t line) {
     struct node *n = jj_parse_alloc(p, 1, sizeof *n);
     if (!n) {
@@ -67,18 +80,11 @@ void jj_nodes_push(struct parser *p, struct node *parent, struct nodes *list, si
         return;
     }
     jj_adopt(p, parent, n);
-    if (list->n == *cap) {
-        size_t more = *cap ? 2 * *cap : 4;
-        struct node **items = jj_parse_alloc(p, more, sizeof(struct node *));
-        if (!items) {
-            return;
-        }
-        if (*cap) {
-            memcpy(items, list->items, *cap * sizeof(struct node *));
-        }
-        list->items = items;
-        *cap = more;
+    struct node **items = jj_parse_grow(p, list->items, list->n, cap, sizeof(struct node *));
+    if (!items) {
+        return;
     }
+    list->items = items;
     list->items[list->n++] = n;
 }
 
@@ -260,18 +266,11 @@ static struct target parse_target_list(struct parser *p, bool with_namespace) {
     size_t cap = 0;
     struct target next = first;
     for (;;) {
-        if (tuple.n == cap) {
-            size_t more = cap ? 2 * cap : 4;
-            struct target *items = jj_parse_alloc(p, more, sizeof *items);
-            if (!items) {
-                return first;
-            }
-            if (cap) {
-                memcpy(items, tuple.items, cap * sizeof *items);
-            }
-            tuple.items = items;
-            cap = more;
+        struct target *items = jj_parse_grow(p, tuple.items, tuple.n, &cap, sizeof *items);
+        if (!items) {
+            return first;
         }
+        tuple.items = items;
         tuple.items[tuple.n++] = next;
         enum token_kind after = jj_skip(p, T_COMMA) ? jj_peek(p)->kind : T_EOF;
         if (after != T_NAME && after != T_LPAREN) {
@@ -332,18 +331,11 @@ static struct nodes parse_block(struct parser *p, struct node *parent, const cha
 }
 
 static void push_branch(struct parser *p, struct node *n, size_t *cap, struct branch b) {
-    if (n->u.branches.n == *cap) {
-        size_t more = *cap ? 2 * *cap : 2;
-        struct branch *items = jj_parse_alloc(p, more, sizeof *items);
-        if (!items) {
-            return;
-        }
-        if (*cap) {
-            memcpy(items, n->u.branches.items, *cap * sizeof *items);
-        }
-        n->u.branches.items = items;
-        *cap = more;
+    struct branch *items = jj_parse_grow(p, n->u.branches.items, n->u.branches.n, cap, sizeof *items);
+    if (!items) {
+        return;
     }
+    n->u.branches.items = items;
     n->u.branches.items[n->u.branches.n++] = b;
 }
 
@@ -438,29 +430,23 @@ static struct node *parse_filter_block(struct parser *p, uint32_t line) {
 
 static struct node *parse_with(struct parser *p, uint32_t line) {
     struct node *n = jj_node(p, S_WITH, line);
-    struct target *targets = jj_parse_alloc(p, JJ_MAX_ARGUMENTS, sizeof *targets);
-    struct node **values = jj_parse_alloc(p, JJ_MAX_ARGUMENTS, sizeof(struct node *));
-    if (!targets || !values) {
-        return n;
-    }
-    size_t count = 0;
+    struct nodes values = {0};
+    size_t targets_cap = 0, values_cap = 0;
     while (!p->failed && jj_peek(p)->kind != T_BLOCK_END) {
-        if (count && !jj_expect(p, T_COMMA)) {
+        if (values.n && !jj_expect(p, T_COMMA)) {
             break;
         }
-        if (count == JJ_MAX_ARGUMENTS) {
-            jj_parse_fail(p, "too many variables in a with block");
+        struct target *targets = jj_parse_grow(p, n->u.with.targets, values.n, &targets_cap, sizeof *targets);
+        if (!targets) {
             break;
         }
-        targets[count] = parse_target_list(p, false);
+        n->u.with.targets = targets;
+        targets[values.n] = parse_target_list(p, false);
         jj_expect(p, T_ASSIGN);
-        values[count] = jj_parse_expression(p, true);
-        jj_adopt(p, n, values[count]);
-        count++;
+        jj_nodes_push(p, n, &values, &values_cap, jj_parse_expression(p, true));
     }
-    n->u.with.targets = targets;
-    n->u.with.values = values;
-    n->u.with.n = count;
+    n->u.with.values = values.items;
+    n->u.with.n = values.n;
     n->u.with.body = parse_block(p, n, "endwith");
     return n;
 }
@@ -483,18 +469,11 @@ static void parse_signature(struct parser *p, struct node *n, struct macro_info 
             return;
         }
         m->caller_is_parameter |= a.name == NAME_CALLER;
-        if (m->n == cap) {
-            size_t more = cap ? 2 * cap : 4;
-            struct parameter *items = jj_parse_alloc(p, more, sizeof *items);
-            if (!items) {
-                return;
-            }
-            if (cap) {
-                memcpy(items, m->parameters, cap * sizeof *items);
-            }
-            m->parameters = items;
-            cap = more;
+        struct parameter *items = jj_parse_grow(p, m->parameters, m->n, &cap, sizeof *items);
+        if (!items) {
+            return;
         }
+        m->parameters = items;
         if (m->n == JJ_MAX_MACRO_PARAMETERS) {
             jj_parse_fail(p, "too many parameters");
             return;

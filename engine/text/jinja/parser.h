@@ -37,6 +37,8 @@ static inline void jj_next(struct parser *p) {
 /* Fail at the current token. */
 void jj_parse_fail(struct parser *p, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void *jj_parse_alloc(struct parser *p, size_t n, size_t size); /* cleared; NULL on failure */
+/* Room for one more behind items[n]: the array, moved when it grows; NULL on failure. */
+void *jj_parse_grow(struct parser *p, void *items, size_t n, size_t *cap, size_t size);
 struct node *jj_node(struct parser *p, enum node_kind kind, uint32_t line);
 /* Count the child's height into the node's. */
 void jj_adopt(struct parser *p, struct node *n, const struct node *child);
