@@ -267,6 +267,7 @@ static void step(struct engine *e) {
     struct scheduler *sch = &e->scheduler;
     struct error err;
     schedule(e);
+    assert(sch->n_scheduled > 0); /* the oldest always fits */
     int rc = run(e, &err);
     scheduler_computed(sch);
     for (size_t i = 0, logits_row = 0; i < sch->n_scheduled; i++) {
@@ -388,6 +389,7 @@ struct opening {
 static void *engine_thread(void *arg) {
     struct opening *opening = arg;
     struct engine *e = opening->engine;
+    pthread_setname_np(pthread_self(), "engine");
     int rc = open_model(e, opening->err);
     opening->rc = rc;
     sem_post(&opening->done); /* opening is gone from here on */

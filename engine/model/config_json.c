@@ -221,7 +221,8 @@ static int read_windows(const cJSON *json, struct model_config *c, struct error 
         first = c->window > 0 ? 0 : c->n_layers;
         break;
     case WINDOW_UPPER:
-        first = use && c->window > 0 ? first : c->n_layers;
+        c->window = use ? c->window : 0;
+        first = c->window > 0 ? first : c->n_layers;
         break;
     case WINDOW_PATTERN:
         model_config_pattern(c, pattern);
