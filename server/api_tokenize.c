@@ -9,6 +9,7 @@
 #include "server_state.h"
 
 #include <inferd/text.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 /* Freed when both HTTP and the worker are done with it. */
@@ -16,6 +17,8 @@ struct job {
     struct server *server;
     struct exchange *exchange; /* NULL once completed */
     bool backwards, working, failed;
+    atomic_bool gone; /* read by a worker before it begins */
+    size_t body_len;  /* what HTTP counts as held until the body is freed */
     struct buf body, reply;
     struct error error;
 };
@@ -84,6 +87,10 @@ static void work(void *arg) {
         .max_n = 1,
         .strict = s->config->strict_requests,
     };
+    if (j->gone) {
+        buf_free(&j->body);
+        return;
+    }
     j->failed = params_parse(j->body.data ? j->body.data : "", j->body.len, j->backwards ? IN_DETOKENIZE : IN_TOKENIZE,
                              &limits, &p, &j->error) ||
                 (j->backwards ? detokenize : tokenize)(s, &p, &j->reply, &j->error) ||
@@ -92,9 +99,17 @@ static void work(void *arg) {
     buf_free(&j->body);
 }
 
+static void body_freed(struct job *j) {
+    if (j->server->http) { /* not at the very end */
+        http_body_freed(j->server->http, j->body_len);
+    }
+    j->body_len = 0;
+}
+
 static void after(void *arg) {
     struct job *j = arg;
     j->working = false;
+    body_freed(j);
     if (j->exchange && j->failed) {
         struct api_error e = api_error_of(&j->error);
         api_reply_error(j->server, j->exchange, &e);
@@ -115,11 +130,14 @@ void api_tokenize(struct server *s, struct exchange *x, bool backwards) {
     }
     *j = (struct job){.server = s, .exchange = x, .backwards = backwards, .working = true};
     j->body = exchange_take_body(x);
+    j->body_len = j->body.len;
     exchange_set_app(x, j);
     s->n_jobs++;
     if (loop_work(s->loop, work, after, j, &err)) {
         struct api_error e = api_error_of(&err);
         j->working = false;
+        buf_free(&j->body);
+        body_freed(j);
         api_reply_error(s, x, &e);
     }
 }
@@ -127,5 +145,6 @@ void api_tokenize(struct server *s, struct exchange *x, bool backwards) {
 void api_tokenize_completed(void *job) {
     struct job *j = job;
     j->exchange = NULL;
+    j->gone = true;
     job_release(j);
 }

@@ -358,6 +358,7 @@ static enum MHD_Result take_body(struct exchange *x, const char *bytes, size_t *
         }
         if (x->refusal != HTTP_OK) {
             struct buf drop = exchange_take_body(x);
+            http_body_freed(h, drop.len);
             buf_free(&drop);
         }
     }
@@ -696,9 +697,12 @@ enum http_refusal exchange_refused(const struct exchange *x) {
 struct buf exchange_take_body(struct exchange *x) {
     struct buf body = x->body;
     x->body = BUF_INIT;
-    x->http->buffered -= x->accounted;
     x->accounted = 0;
     return body;
+}
+
+void http_body_freed(struct http *h, size_t len) {
+    h->buffered -= len;
 }
 
 bool exchange_answered(const struct exchange *x) {

@@ -71,9 +71,11 @@ void exchange_set_id(struct exchange *x, const char *id); /* ignored unless exch
 bool exchange_id_valid(const char *id, size_t len);       /* 1..128 printable ASCII characters */
 uint64_t exchange_arrived_ns(const struct exchange *x);   /* clock_now_ns when the headers were in */
 enum http_refusal exchange_refused(const struct exchange *x);
-struct buf exchange_take_body(struct exchange *x); /* moves it: the caller frees */
-bool exchange_answered(const struct exchange *x);  /* reply or stream was called */
-int exchange_status(const struct exchange *x);     /* of the answer; 0 = none */
+/* Moves it: the caller frees, and then says so with http_body_freed, exchange or not; until then it counts as held. */
+struct buf exchange_take_body(struct exchange *x);
+void http_body_freed(struct http *h, size_t len);
+bool exchange_answered(const struct exchange *x); /* reply or stream was called */
+int exchange_status(const struct exchange *x);    /* of the answer; 0 = none */
 void *exchange_app(const struct exchange *x);
 void exchange_set_app(struct exchange *x, void *app);
 

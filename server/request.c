@@ -268,6 +268,10 @@ static void prepare(void *arg) {
         .max_n = s->config->max_n,
         .strict = s->config->strict_requests,
     };
+    if (r->gone) { /* waited behind others, and its client did not */
+        buf_free(&r->body);
+        return;
+    }
     r->prepare_failed =
         params_parse(r->body.data ? r->body.data : "", r->body.len, r->api->where, &limits, &r->params, &r->error) ||
         r->api->prepare(r, &r->error) || alloc_choices(r, &r->error);
@@ -352,10 +356,18 @@ static void submit(struct request *r) {
     params_drop_input(&r->params);
 }
 
+static void body_freed(struct request *r) {
+    if (r->server->http) { /* not at the very end */
+        http_body_freed(r->server->http, r->body_len);
+    }
+    r->body_len = 0;
+}
+
 static void prepared(void *arg) {
     struct request *r = arg;
     struct error draining;
     r->preparing = false;
+    body_freed(r);
     if (r->gone || r->failed) {
         settle(r);
         return;
@@ -378,6 +390,7 @@ static void prepared(void *arg) {
 void request_start(struct request *r) {
     struct error err;
     r->body = exchange_take_body(r->exchange);
+    r->body_len = r->body.len;
     r->ready_ns = clock_now_ns();
     r->created = clock_unix_time();
     snprintf(r->id, sizeof r->id, "%s%.32s", r->api->id_prefix, exchange_unique(r->exchange));
@@ -386,6 +399,8 @@ void request_start(struct request *r) {
     if (loop_work(r->server->loop, prepare, prepared, r, &err)) {
         struct api_error e = api_error_of(&err);
         r->preparing = false;
+        buf_free(&r->body);
+        body_freed(r);
         request_reject(r, &e);
     }
 }

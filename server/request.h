@@ -4,8 +4,8 @@
  *   READING  body comes in       PREPARING  a worker parses, renders, tokenises
  *   WAITING  in the engine's queue       RUNNING  a choice has started       ENDED  counted as finished or rejected
  *
- * Owned by the loop thread; while PREPARING the worker alone touches it. It is freed when HTTP has completed it, no
- * worker has it, and the engine has sent the last event of each of its choices.
+ * Owned by the loop thread; while PREPARING the worker alone touches it, but for `gone`. It is freed when HTTP has
+ * completed it, no worker has it, and the engine has sent the last event of each of its choices.
  */
 #ifndef INFERD_REQUEST_H
 #define INFERD_REQUEST_H
@@ -16,6 +16,7 @@
 #include <inferd/buf.h>
 #include <inferd/engine.h>
 #include <inferd/list.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -68,12 +69,13 @@ struct request {
     const struct api *api;
     struct exchange *exchange; /* NULL once HTTP has completed it */
     enum request_phase phase;
-    bool preparing; /* the worker has it */
-    bool gone;      /* nobody reads the answer any more */
-    bool failed;    /* answered with an error */
-    bool streaming; /* the 200 is out */
+    bool preparing;   /* the worker has it */
+    atomic_bool gone; /* nobody reads the answer any more; a worker that has not begun need not */
+    bool failed;      /* answered with an error */
+    bool streaming;   /* the 200 is out */
 
     struct buf body;
+    size_t body_len; /* what HTTP counts as held until the body is freed */
     struct request_params params;
     struct error error; /* of prepare */
     bool prepare_failed;

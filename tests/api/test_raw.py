@@ -334,6 +334,22 @@ def test_logprobs_follow_the_text(server):
     assert bytes(b for c in content for b in c["bytes"]).decode() == "né" and all(c["top_logprobs"] == [] for c in content)
 
 
+def test_bodies_count_as_held_until_they_are_freed(server):
+    """Some 256 MB of bodies may be held; what was answered or left behind must not count against that for ever."""
+    body = json.dumps(request("x" * 7_900_000)).encode()
+    head = (f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n").encode()
+    for i in range(40):
+        if i % 2:
+            with server.connect() as s:  # leaves while a worker has it
+                s.sendall(head + body)
+        else:
+            answer = server.post("/v1/completions", body)
+            assert answer.status == 400 and answer.error()["code"] == "context_length_exceeded"
+    server.wait_idle()
+    check_identity(server)
+
+
 def test_several_prompts_and_choices(server):
     body = request(["@say one", "@say two", "@say three"], n=2, echo=True)
     answer = server.post("/v1/completions", body).json()
