@@ -79,8 +79,15 @@ static void write_text(const struct request *r, struct choice *c, size_t n_logpr
 }
 
 static void write_finish(const struct request *r, struct choice *c, struct buf *out) {
+    size_t n_logprobs = request_ready_logprobs(c, true); /* of text that was shown before it was known to be the last */
     begin_chunk(r, c, out);
-    buf_printf(out, "{},\"logprobs\":null,\"finish_reason\":\"%s\"", request_finish_reason(c));
+    buf_puts(out, "{},\"logprobs\":");
+    if (n_logprobs) {
+        logprobs_write_chat(&c->logprobs, n_logprobs, out);
+    } else {
+        buf_puts(out, "null");
+    }
+    buf_printf(out, ",\"finish_reason\":\"%s\"", request_finish_reason(c));
     request_write_stop_reason(r, c, out);
     end_chunk(r, out);
 }

@@ -62,12 +62,31 @@ int logprobs_push(struct logprobs *l, const struct engine_event *event, struct e
     return 0;
 }
 
+static size_t end_of(const struct logprobs *l, size_t i) {
+    return i + 1 < l->n ? l->entries[i + 1].start : l->bytes;
+}
+
+void logprobs_cut(struct logprobs *l, size_t shown) {
+    while (l->n > l->taken && l->entries[l->n - 1].start >= shown) {
+        l->bytes = l->entries[--l->n].start;
+    }
+    l->bytes = l->bytes < shown ? l->bytes : shown;
+}
+
 size_t logprobs_ready(const struct logprobs *l, size_t shown, bool all) {
     size_t n = 0;
-    while (l->taken + n < l->n && (all || l->entries[l->taken + n].start < shown)) {
+    while (l->taken + n < l->n && (all || end_of(l, l->taken + n) <= shown)) {
         n++;
     }
     return n;
+}
+
+/* What is shown of the bytes of entry i: all but of one that was cut. */
+static const char *shown_bytes(const struct logprobs *l, size_t i, size_t *len) {
+    const char *bytes = text_token_bytes(l->text, l->entries[i].id, len);
+    size_t shown = end_of(l, i) - l->entries[i].start;
+    *len = *len < shown ? *len : shown;
+    return bytes;
 }
 
 static void write_number(struct buf *out, double v) {
@@ -81,9 +100,7 @@ static const struct token_logprob *top_of(const struct logprobs *l, size_t i) {
 /* ---- chat ---------------------------------------------------------------------------------------------------- */
 
 /* "token":"…","logprob":…,"bytes":[…] */
-static void write_token(const struct logprobs *l, int32_t id, float logprob, struct buf *out) {
-    size_t len;
-    const char *bytes = text_token_bytes(l->text, id, &len);
+static void write_token(const char *bytes, size_t len, float logprob, struct buf *out) {
     buf_puts(out, "\"token\":");
     buf_json_string(out, bytes, len);
     buf_puts(out, ",\"logprob\":");
@@ -100,11 +117,14 @@ void logprobs_write_chat(struct logprobs *l, size_t n, struct buf *out) {
     for (size_t i = l->taken; i < l->taken + n; i++) {
         const struct logprob_entry *e = &l->entries[i];
         buf_puts(out, i > l->taken ? ",{" : "{");
-        write_token(l, e->id, e->logprob, out);
+        size_t len;
+        const char *bytes = shown_bytes(l, i, &len);
+        write_token(bytes, len, e->logprob, out);
         buf_puts(out, ",\"top_logprobs\":[");
         for (size_t k = 0; k < e->n_top; k++) {
             buf_puts(out, k ? ",{" : "{");
-            write_token(l, top_of(l, i)[k].id, top_of(l, i)[k].logprob, out);
+            bytes = text_token_bytes(l->text, top_of(l, i)[k].id, &len);
+            write_token(bytes, len, top_of(l, i)[k].logprob, out);
             buf_putc(out, '}');
         }
         buf_puts(out, "]}");
@@ -116,9 +136,7 @@ void logprobs_write_chat(struct logprobs *l, size_t n, struct buf *out) {
 /* ---- completions --------------------------------------------------------------------------------------------- */
 
 /* Names must differ, and a part of a character has no name of its own: then its bytes, as OpenAI writes them. */
-static void write_name(const struct logprobs *l, int32_t id, struct buf *out) {
-    size_t len;
-    const char *bytes = text_token_bytes(l->text, id, &len);
+static void write_name(const char *bytes, size_t len, struct buf *out) {
     struct buf name = BUF_INIT;
     buf_json_string(&name, bytes, len);
     if (!memmem(name.data ? name.data : "", name.len, "\xef\xbf\xbd", 3)) {
@@ -137,6 +155,8 @@ static void write_name(const struct logprobs *l, int32_t id, struct buf *out) {
 static void write_top(const struct logprobs *l, size_t i, struct buf *out) {
     const struct logprob_entry *e = &l->entries[i];
     bool chosen = false;
+    const char *bytes;
+    size_t len;
     if (l->n_top_max == 0) {
         buf_puts(out, "null");
         return;
@@ -144,14 +164,16 @@ static void write_top(const struct logprobs *l, size_t i, struct buf *out) {
     buf_putc(out, '{');
     for (size_t k = 0; k < e->n_top; k++) {
         buf_puts(out, k ? "," : "");
-        write_name(l, top_of(l, i)[k].id, out);
+        bytes = text_token_bytes(l->text, top_of(l, i)[k].id, &len);
+        write_name(bytes, len, out);
         buf_putc(out, ':');
         write_number(out, (double)top_of(l, i)[k].logprob);
         chosen = chosen || top_of(l, i)[k].id == e->id;
     }
     if (!chosen) { /* the token that was taken is always among them */
         buf_puts(out, e->n_top ? "," : "");
-        write_name(l, e->id, out);
+        bytes = shown_bytes(l, i, &len);
+        write_name(bytes, len, out);
         buf_putc(out, ':');
         write_number(out, (double)e->logprob);
     }
@@ -163,7 +185,9 @@ void logprobs_write_completions(struct logprobs *l, size_t n, struct buf *out) {
     buf_puts(out, "{\"tokens\":[");
     for (size_t i = from; i < to; i++) {
         buf_puts(out, i > from ? "," : "");
-        write_name(l, l->entries[i].id, out);
+        size_t len;
+        const char *bytes = shown_bytes(l, i, &len);
+        write_name(bytes, len, out);
     }
     buf_puts(out, "],\"token_logprobs\":[");
     for (size_t i = from; i < to; i++) {

@@ -1,6 +1,7 @@
 /*
  * The log-probabilities of one choice, kept until the text they belong to is shown: tokens may be held back while
- * they could still become a stop string, and those of a stop string are never shown.
+ * they could still become a stop string, and those of a stop string are never shown. Of a token in which
+ * a stop string begins, only what comes before is shown: the tokens that were told, joined, are the text.
  */
 #ifndef INFERD_LOGPROBS_H
 #define INFERD_LOGPROBS_H
@@ -27,7 +28,7 @@ struct logprobs {
     struct token_logprob *top;     /* [n][n_top_max], owned */
     size_t n, cap;
     size_t taken;             /* entries that were written */
-    size_t bytes, characters; /* of all entries together */
+    size_t bytes, characters; /* of all entries together; after a cut, of what is left */
 };
 
 void logprobs_init(struct logprobs *l, const struct text *text, bool skip_special, size_t n_top_max,
@@ -35,7 +36,9 @@ void logprobs_init(struct logprobs *l, const struct text *text, bool skip_specia
 void logprobs_free(struct logprobs *l); /* a zeroed one is fine */
 int logprobs_push(struct logprobs *l, const struct engine_event *event, struct error *err);
 
-/* How many entries, from `taken` on, begin before byte `shown` of the text; all when `all`. */
+/* A stop string ended the text at byte `shown`: forget what lies behind. */
+void logprobs_cut(struct logprobs *l, size_t shown);
+/* How many entries, from `taken` on, end before or at byte `shown` of the text; all when `all`. */
 size_t logprobs_ready(const struct logprobs *l, size_t shown, bool all);
 
 /* Write the next n entries and take them. Chat: {"content":[...],"refusal":null}; completions: the four lists. */

@@ -428,7 +428,7 @@ static bool wants_logprobs(const struct request *r) {
 }
 
 size_t request_ready_logprobs(const struct choice *c, bool last) {
-    return wants_logprobs(c->request) ? logprobs_ready(&c->logprobs, c->shown, last && c->finish == FINISH_LENGTH) : 0;
+    return wants_logprobs(c->request) ? logprobs_ready(&c->logprobs, c->shown, last) : 0;
 }
 
 /* One chunk with what may be shown now; none when that is nothing. */
@@ -555,6 +555,9 @@ static void on_done(struct request *r, struct choice *c, const struct engine_eve
     if (take_text(r, c, e, &err)) {
         request_fail(r, &err);
         return;
+    }
+    if (c->stop_index >= 0) {
+        logprobs_cut(&c->logprobs, c->shown);
     }
     if (r->params.stream) {
         struct buf out = BUF_INIT;

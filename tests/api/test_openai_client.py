@@ -182,6 +182,25 @@ def test_logprobs_in_a_stream(daemon, client):
     assert [t.token for t in tokens] == [t.token for t in plain.logprobs.content]
 
 
+def test_logprobs_of_a_token_in_which_a_stop_string_begins(daemon, client):
+    """Joined, the tokens are the text, also where the text ends in the middle of one."""
+    fields = {"model": daemon.model, "prompt": "The capital of France is", "temperature": 0, "max_tokens": 24, "logprobs": 1}
+    whole = client.completions.create(**fields).choices[0]
+    stops = 0
+    for token, offset in list(zip(whole.logprobs.tokens, whole.logprobs.text_offset))[:8]:
+        for stop in (token[1:], whole.text[offset + 1:offset + len(token) + 3]):  # ends with it, or goes on behind it
+            at = whole.text.find(stop) if len(token) > 1 else -1
+            if at <= 0:
+                continue
+            stops += 1
+            plain = client.completions.create(**fields, stop=stop).choices[0]
+            assert plain.text == whole.text[:at] and "".join(plain.logprobs.tokens) == plain.text, stop
+            chunks = [c.choices[0] for c in client.completions.create(**fields, stop=stop, stream=True)]
+            assert "".join(c.text for c in chunks) == plain.text
+            assert [t for c in chunks if c.logprobs for t in c.logprobs.tokens] == plain.logprobs.tokens, stop
+    assert stops >= 4
+
+
 def test_completion_logprobs(daemon, client):
     answer = client.completions.create(model=daemon.model, prompt="The capital of France is", temperature=0, max_tokens=5, logprobs=2)
     p = answer.choices[0].logprobs
