@@ -94,6 +94,7 @@ static int normalizer_step(const cJSON *json, struct normalizer *out, struct err
         {"Prepend", NORMALIZE_PREPEND},
         {"Replace", NORMALIZE_REPLACE},
         {"Strip", NORMALIZE_STRIP},
+        {"Precompiled", NORMALIZE_PRECOMPILED},
     };
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
         if (!is(json, kinds[i].type)) {
@@ -107,6 +108,11 @@ static int normalizer_step(const cJSON *json, struct normalizer *out, struct err
         step->right = bool_of(json, "strip_right", true);
         if (kinds[i].kind == NORMALIZE_PREPEND) {
             return copy_text(json, "prepend", string_of(json, "prepend"), step->content, &step->content_len, err);
+        }
+        if (kinds[i].kind == NORMALIZE_PRECOMPILED) {
+            const char *map = string_of(json, "precompiled_charsmap");
+            return map ? charsmap_new(map, strlen(map), &step->charsmap, err)
+                       : incomplete(json, "precompiled_charsmap", err);
         }
         return kinds[i].kind == NORMALIZE_REPLACE ? read_replace(json, step, err) : 0;
     }

@@ -20,6 +20,7 @@ struct normalizer_step *normalizer_add(struct normalizer *n, enum normalizer_kin
 void normalizer_free(struct normalizer *n) {
     for (size_t i = 0; i < n->n; i++) {
         regex_free(n->steps[i].regex);
+        charsmap_free(n->steps[i].charsmap);
     }
     n->n = 0;
 }
@@ -193,6 +194,49 @@ static void strip(const struct normalizer_step *step, struct normalizer_scratch 
     copy(s, start, end);
 }
 
+/* Write the replacement of text[from..to) if it has one. */
+static bool map(const struct charsmap *m, struct normalizer_scratch *s, size_t from, size_t to) {
+    size_t len;
+    const char *replacement = charsmap_find(m, s->text.data + from, to - from, &len);
+    if (replacement) {
+        write_for(s, replacement, len, from, to);
+    }
+    return replacement;
+}
+
+/* The end of the grapheme cluster that begins at text[at] (Unicode annex 29). */
+static size_t grapheme_end(const char *text, size_t at, size_t len) {
+    utf8proc_int32_t state = 0;
+    size_t end = at + utf8_length(text[at]);
+    uint32_t before = utf8_get(text + at);
+    while (end < len) {
+        uint32_t next = utf8_get(text + end);
+        if (utf8proc_grapheme_break_stateful((utf8proc_int32_t)before, (utf8proc_int32_t)next, &state)) {
+            break;
+        }
+        before = next;
+        end += utf8_length(text[end]);
+    }
+    return end;
+}
+
+/* As the tokenizers library does it: short grapheme clusters as one, else character by character. */
+static void precompiled(const struct charsmap *m, struct normalizer_scratch *s) {
+    const char *text = s->text.data;
+    for (size_t i = 0, end; i < s->text.len; i = end) {
+        end = grapheme_end(text, i, s->text.len);
+        if (end - i < 6 && map(m, s, i, end)) {
+            continue;
+        }
+        for (size_t j = i, n; j < end; j += n) {
+            n = utf8_length(text[j]);
+            if (!map(m, s, j, j + n)) {
+                copy(s, j, j + n);
+            }
+        }
+    }
+}
+
 static int run_step(const struct normalizer_step *step, struct normalizer_scratch *s, struct error *err) {
     switch (step->kind) {
     case NORMALIZE_LOWERCASE:
@@ -206,6 +250,9 @@ static int run_step(const struct normalizer_step *step, struct normalizer_scratc
         return replace(step, s, err);
     case NORMALIZE_STRIP:
         strip(step, s);
+        return 0;
+    case NORMALIZE_PRECOMPILED:
+        precompiled(step->charsmap, s);
         return 0;
     default:
         return normal_form(step->kind, s, err);

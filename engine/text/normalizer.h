@@ -5,6 +5,7 @@
 #ifndef INFERD_TEXT_NORMALIZER_H
 #define INFERD_TEXT_NORMALIZER_H
 
+#include "text/charsmap.h"
 #include "text/regex.h"
 #include "text/vocab.h"
 
@@ -17,14 +18,16 @@ enum normalizer_kind {
     NORMALIZE_PREPEND, /* `content` before a text that is not empty */
     NORMALIZE_REPLACE, /* `pattern` or `regex` by `content` */
     NORMALIZE_STRIP,
+    NORMALIZE_PRECOMPILED, /* by `charsmap` */
 };
 
 struct normalizer_step {
     enum normalizer_kind kind;
     char pattern[64], content[64]; /* bytes */
     size_t pattern_len, content_len;
-    struct regex *regex; /* owned; NULL: the literal pattern */
-    bool left, right;    /* STRIP */
+    struct regex *regex;       /* owned; NULL: the literal pattern */
+    struct charsmap *charsmap; /* owned */
+    bool left, right;          /* STRIP */
 };
 
 #define NORMALIZER_MAX_STEPS 16

@@ -22,7 +22,7 @@ TEXTS = [
     "12345 100 7 1234567", "\n\n\n  x\n \t y\r\n", "naïve café GRÖSSE Ελληνικά", "cafe\u0301 a\u030a \u1e9b\u0323 ﬁ ①②", "中文字符,日本語。한국어",
     "😀👍🏽 x", "a-b_c.d!e?f;g", "...!!!???", "<s>hello</s>", "x<sep>y <sep> z<sep>", " <m> <m>x<m> ", "word words sword word",
     "Hello WORLD", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "▁x ▁▁ y", "'ſ \u2028\u00a0\u3000x", "ab12cd34 ef 56",
-    "$5+3=8^2|`~<>", "İstanbul ΑΣ", "thethethe the the",
+    "$5+3=8^2|`~<>", "İstanbul ΑΣ", "thethethe the the", "aXb XX ａé①ﬁ… e\u0301 e\u0301\u0302 가각 é\u0301",
 ]
 
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -94,6 +94,22 @@ def template(before, behind):
             "special_tokens": {n: {"id": n, "ids": [i], "tokens": [n]} for n, i in before + behind}}
 
 
+# What SentencePiece's trainer makes of these rules (normalization_rule_tsv): ａ -> a, ﬁ -> fi, ① -> 1, é -> e, e + U+0301 -> e,
+# U+00A0 -> space, … -> ..., 가 -> ka, X -> nothing.
+CHARSMAP = (
+    "AAQAAABkAQBYDQAAAAAAgMwYAgCBBQAACwAAgKAFAAABAACAqTUAAICUAgCmBQAAAwAAgAcAAICgBQAAsAQCAIB9AAAQAACAgQ0AAA0AAICBHQAACQAAgBQAAAAXAAAAFg"
+    "AAAJHUAgAYAAAAGwAAABoAAAAdAAAAHAAAAB8AAAAeAAAArMACACAAAAAjAAAAIgAAACUAAAAkAAAAJwAAACYAAAApAAAAKAAAACsAAAAqAAAALQAAACwAAAAvAAAALgAA"
+    "ADEAAAC9jAIAMwAAADIAAAA1AAAANAAAADcAAAA2AAAAOQAAADgAAAA7AAAAOgAAAGXMAwA8AAAAPwAAAD4AAABBAAAAQAAAAEMAAABCAAAARQAAAEQAAABHAAAARgAAAE"
+    "kAAABIAAAASwAAAEoAAABNAAAATAAAAE8AAABOAAAAUQAAAFAAAABTAAAAUgAAAFUAAABUAAAAVwAAAFYAAABZAAAAWAAAAFsAAABaAAAAXQAAAFwAAABfAAAAXgAAAGEA"
+    "AABgAAAAYwAAAGIAAABlAAAAZAAAAGcAAABmAAAAaQAAAGgAAABrAAAAagAAAG0AAABsAAAAbwAAAG4AAABxAAAAcAAAAHMAAAByAAAAdQAAAHQAAAB3AAAAdgAAAHkAAA"
+    "B4AAAAewAAAHoAAAB9AAAAfAAAAH8AAAB+AAAAgQAAAIAAAACDAAAAggAAAIUAAACEAAAAhwAAAIYAAACJAAAAiAAAAIsAAACKAAAAjQAAAIwAAACPAAAAjgAAAJEAAACQ"
+    "AAAAkwAAAJIAAACVAAAAlAAAAJcAAACWAAAAmQAAAJgAAADD7AAAwvQAAJ0AAACcAAAAnwAAAJ4AAAChAAAAoAAAAKMAAACiAAAApQAAAKQAAACnAAAApgAAAKkAAACoAA"
+    "AAqwAAAKoAAACtAAAArAAAAK8AAACuAAAAsQAAALAAAACzAAAA6jQAALUAAAC0AAAA7+gAALYAAAC5AAAAuAAAALsAAADiyAAAvQAAALwAAAC/AAAAvgAAAMEAAADAAAAA"
+    "wwAAAMIAAADFAAAAxAAAAMcAAADGAAAAyQAAAMgAAADLAAAAygAAAM0AAADMAAAAzwAAAM4AAADRAAAA0AAAANMAAADSAAAA1QAAANQAAADXAAAA1gAAANkAAADYAAAA2w"
+    "AAANoAAADdAAAA3AAAAN8AAADeAAAA4QAAAOAAAADjAAAA4gAAAOUAAADkAAAA5wAAAOYAAADpAAAA6AAAAOsAAADqAAAA7QAAAOwAAADvAAAA7gAAAPEAAADwAAAA8wAA"
+    "APIAAAD1AAAA9AAAAPcAAAD2AAAA+QAAAPgAAAD7AAAA+gAAAP0AAAD8AAAA/wAAAP4AAAAAIAAuLi4AMQBhAGUAZmkAa2EA"
+)
+
 PREPEND = {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"}, {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]}
 
 
@@ -120,6 +136,7 @@ def tokenizers():
     for form in ("NFC", "NFD", "NFKC", "NFKD", "Lowercase"):
         yield f"normalizer-{form}", "bytes", {}, {"normalizer": {"type": form}, "pre_tokenizer": byte_level(False, True)}
     yield "normalizer-replace", "bytes", {}, {"normalizer": {"type": "Replace", "pattern": {"Regex": r"\s+"}, "content": "_"}, "pre_tokenizer": byte_level(False, True)}
+    yield "normalizer-precompiled", "bytes", {}, {"normalizer": {"type": "Precompiled", "precompiled_charsmap": CHARSMAP}, "pre_tokenizer": byte_level(False, True)}
     for left in (False, True):
         for right in (False, True):
             yield f"normalizer-strip-{left}-{right}", "bytes", {}, {"normalizer": {"type": "Sequence", "normalizers": [{"type": "Strip", "strip_left": left, "strip_right": right}, {"type": "NFC"}]}, "pre_tokenizer": byte_level(False, True)}

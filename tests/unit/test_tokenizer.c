@@ -652,6 +652,10 @@ Test(tokenizer, unknown_components_are_named) {
          ",\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":\"X\"}]}}",
          "'X'"},
         {"{" MODEL "," FUSE ",\"normalizer\":{\"type\":\"Replace\",\"content\":\"\"}}", "'pattern'"},
+        {"{" MODEL "," FUSE ",\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"BAAAA*\"}}",
+         "base64"},
+        {"{" MODEL "," FUSE ",\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"BAAAAAAA\"}}",
+         "trie"},
         {"{" MODEL "," FUSE ",\"pre_tokenizer\":{\"type\":\"UnicodeScripts\"}}",
          "pre_tokenizer: the type 'UnicodeScripts'"},
         {"{" MODEL "," FUSE
@@ -661,7 +665,7 @@ Test(tokenizer, unknown_components_are_named) {
          ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"String\":\"x\"},\"behavior\":\"Odd\"}}",
          "'behavior'"},
         {"{" MODEL "," FUSE ",\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"ByteLevel\"},{"
-                            "\"type\":\"Digits\"}]}}",
+         "\"type\":\"Digits\"}]}}",
          "'Digits'"},
         {"{" MODEL "," FUSE ",\"post_processor\":{\"type\":\"Odd\"}}", "post_processor: the type 'Odd'"},
         {"{" MODEL "," FUSE ",\"post_processor\":{\"type\":\"BertProcessing\",\"cls\":[\"a\",9],\"sep\":[\"b\",1]}}",
