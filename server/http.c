@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -215,7 +216,7 @@ static enum MHD_Result queue_answer(struct exchange *x) {
     for (size_t i = 0; i < x->n_headers; i++) {
         MHD_add_response_header(r, x->headers[i].name, x->headers[i].value);
     }
-    if (x->http->draining) {
+    if (x->http->draining || x->refusal == HTTP_BAD_FRAMING) {
         MHD_add_response_header(r, "Connection", "close");
     }
     enum MHD_Result rc = MHD_queue_response(x->mhd, (unsigned)x->status, r);
@@ -286,13 +287,25 @@ static struct exchange *exchange_new(struct http *h, struct MHD_Connection *mhd,
 
 struct body_announcement {
     bool chunked, expects_continue;
+    bool ambiguous; /* said twice, or in a way that others may read otherwise */
     uint64_t length;
 };
+
+static enum MHD_Result count_framing(void *arg, enum MHD_ValueKind kind, const char *name, const char *value) {
+    (void)kind;
+    (void)value;
+    *(size_t *)arg += strcasecmp(name, "Content-Length") == 0 || strcasecmp(name, "Transfer-Encoding") == 0;
+    return MHD_YES;
+}
 
 static struct body_announcement announced(const struct exchange *x) {
     struct body_announcement a = {0};
     const char *length = header(x, "Content-Length"), *expect = header(x, "Expect");
-    a.chunked = header(x, "Transfer-Encoding") != NULL;
+    const char *encoding = header(x, "Transfer-Encoding");
+    size_t n_framing = 0;
+    MHD_get_connection_values(x->mhd, MHD_HEADER_KIND, count_framing, &n_framing);
+    a.chunked = encoding != NULL;
+    a.ambiguous = n_framing > 1 || (encoding && strcasecmp(encoding, "chunked") != 0);
     a.expects_continue = expect != NULL;
     if (length) {
         errno = 0;
@@ -307,7 +320,9 @@ static struct body_announcement announced(const struct exchange *x) {
 static void check_limits(struct exchange *x, const struct body_announcement *a) {
     struct http *h = x->http;
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(x->mhd, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE);
-    if (strlen(x->path) > HTTP_MAX_URL) {
+    if (a->ambiguous) { /* RFC 9112, 6.1 and 6.3: a proxy in front might see another request in the body */
+        x->refusal = HTTP_BAD_FRAMING;
+    } else if (strlen(x->path) > HTTP_MAX_URL) {
         x->refusal = HTTP_URL_TOO_LONG;
     } else if (MHD_get_connection_values(x->mhd, MHD_HEADER_KIND, NULL, NULL) > HTTP_MAX_HEADERS ||
                (info && info->header_size > h->config.max_header_size)) {
@@ -332,7 +347,7 @@ static enum MHD_Result first_call(struct exchange *x) {
     if (!exchange_answered(x)) {
         return MHD_YES;
     }
-    if (has_body && (a.expects_continue || a.length > DISCARD_MAX)) {
+    if (x->refusal == HTTP_BAD_FRAMING || (has_body && (a.expects_continue || a.length > DISCARD_MAX))) {
         return queue_answer(x); /* libmicrohttpd then reads no further and closes */
     }
     return MHD_YES; /* answered in the last call */

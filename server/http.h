@@ -23,7 +23,14 @@ struct loop;
 enum http_method { HTTP_GET, HTTP_HEAD, HTTP_POST, HTTP_OPTIONS, HTTP_OTHER };
 
 /* What exchange_refused says of a request that broke a limit before the application saw it. */
-enum http_refusal { HTTP_OK, HTTP_BODY_TOO_LARGE, HTTP_URL_TOO_LONG, HTTP_HEADERS_TOO_LARGE, HTTP_OVERLOADED };
+enum http_refusal {
+    HTTP_OK,
+    HTTP_BAD_FRAMING,
+    HTTP_BODY_TOO_LARGE,
+    HTTP_URL_TOO_LONG,
+    HTTP_HEADERS_TOO_LARGE,
+    HTTP_OVERLOADED
+};
 
 struct http_app {
     void *arg;

@@ -105,6 +105,9 @@ static bool over_limit(const struct exchange *x, struct api_error *e) {
     switch (exchange_refused(x)) {
     case HTTP_OK:
         return false;
+    case HTTP_BAD_FRAMING:
+        return refuse(e, 400, invalid, NULL,
+                      "the length of the body must be said once: by Content-Length or as chunked");
     case HTTP_BODY_TOO_LARGE:
         return refuse(e, 413, invalid, NULL, "the body is larger than this server takes (max_body_size)");
     case HTTP_URL_TOO_LONG:
@@ -132,7 +135,8 @@ static bool unavailable(const struct server *s, const struct route *r, struct ap
 /* Deny by default: an unknown path, too, tells nothing without a key. */
 static bool refused(struct server *s, struct exchange *x, const struct route *r, struct api_error *e) {
     enum http_refusal limit = exchange_refused(x);
-    if ((limit == HTTP_URL_TOO_LONG || limit == HTTP_HEADERS_TOO_LARGE) && over_limit(x, e)) {
+    if ((limit == HTTP_BAD_FRAMING || limit == HTTP_URL_TOO_LONG || limit == HTTP_HEADERS_TOO_LARGE) &&
+        over_limit(x, e)) {
         return true;
     }
     if (!(r && (r->flags & ROUTE_OPEN)) && !auth_check(&s->auth, exchange_header(x, "Authorization"))) {

@@ -350,6 +350,21 @@ def test_bodies_count_as_held_until_they_are_freed(server):
     check_identity(server)
 
 
+@pytest.mark.parametrize("framing", [
+    "Content-Length: 40\r\nContent-Length: 5", "Transfer-Encoding: chunked\r\nContent-Length: 5",
+    "Content-Length: 5\r\nTransfer-Encoding: chunked", "Transfer-Encoding: gzip", "Transfer-Encoding: gzip, chunked",
+    "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked"])
+@pytest.mark.parametrize("path", ["/v1/completions", "/livez"])
+def test_a_length_said_twice_is_refused_and_the_connection_closed(server, path, framing):
+    """What one server takes for a body, another takes for the next request."""
+    began = time.monotonic()
+    hidden = b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n"
+    answer = raw(server, f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n{framing}\r\n\r\n".encode()
+                 + b"0\r\n\r\n" + hidden)
+    assert answer.startswith(b"HTTP/1.1 400 ") and answer.count(b"HTTP/1.1") == 1, answer
+    assert b"connection: close" in answer.lower() and time.monotonic() - began < 2 * SLOW
+
+
 def test_several_prompts_and_choices(server):
     body = request(["@say one", "@say two", "@say three"], n=2, echo=True)
     answer = server.post("/v1/completions", body).json()
