@@ -255,7 +255,8 @@ def test_unknown_model(daemon, client):
 
 def test_rate_limit(start):
     d = start(max_waiting=1, max_sequences=1)
-    busy = [d.open_stream("Once upon a time", max_tokens=400, ignore_eos=True) for _ in range(2)]
+    # long enough that neither ends before the refusals, however fast the machine
+    busy = [d.open_stream("Once upon a time", max_tokens=8000, ignore_eos=True) for _ in range(2)]
     try:
         next(busy[0].events())
         with pytest.raises(openai.RateLimitError) as caught:
