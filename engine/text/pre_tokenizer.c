@@ -190,6 +190,74 @@ static int next_class(const struct pre_step *step, const char *s, size_t len, si
     return 0;
 }
 
+static bool in_set(const struct char_set *set, const char *s, size_t *len) {
+    unsigned c = unicode_class_at(s, len);
+    if ((c & set->classes) || set->n == 0 || ((c & CLASS_SPACE) && *len > 1)) {
+        return c & set->classes;
+    }
+    uint32_t cp = utf8_get(s);
+    size_t low = 0, high = set->n;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if (cp > set->ranges[middle].last) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low < set->n && cp >= set->ranges[low].first;
+}
+
+static int next_run(const struct pre_step *step, const char *s, size_t len, size_t from, size_t *start, size_t *end) {
+    size_t i = from, before = from, n; /* before: i, or where a white space right before it begins */
+    while (i < len && !in_set(step->set, s + i, &n)) {
+        before = step->space_before && (unicode_class_at(s + i, &n) & CLASS_SPACE) ? i : i + n;
+        i += n;
+    }
+    if (i >= len) {
+        return 0;
+    }
+    *start = before;
+    *end = i + n;
+    while (!step->single && *end < len && in_set(step->set, s + *end, &n)) {
+        *end += n;
+    }
+    return 1;
+}
+
+static int next_trailing_space(const char *s, size_t len, size_t from, size_t *start, size_t *end) {
+    size_t i = len, n;
+    while (i > from) {
+        size_t last = i - 1;
+        while (last > from && ((unsigned char)s[last] & 0xc0) == 0x80) {
+            last--;
+        }
+        if (!(unicode_class_at(s + last, &n) & CLASS_SPACE)) {
+            break;
+        }
+        i = last;
+    }
+    *start = i;
+    *end = len;
+    return i < len;
+}
+
+static int next_match(const struct pre_step *step, struct regex_run *run, const char *s, size_t len, size_t from,
+                      size_t last_end, bool any_before, size_t *start, size_t *end, struct error *err) {
+    switch (step->kind) {
+    case PRE_REGEX:
+        return next_regex(step, run, s, len, from, last_end, any_before, start, end, err);
+    case PRE_LITERAL:
+        return next_literal(step, s, len, from, start, end);
+    case PRE_RUN:
+        return next_run(step, s, len, from, start, end);
+    case PRE_TRAILING_SPACE:
+        return next_trailing_space(s, len, from, start, end);
+    default:
+        return next_class(step, s, len, from, start, end);
+    }
+}
+
 static int split_word(const struct pre_step *step, struct regex_run *run, const char *text, struct word w,
                       struct words *out, struct error *err) {
     struct splitter sp = {.out = out, .behavior = step->behavior, .invert = step->invert};
@@ -197,9 +265,7 @@ static int split_word(const struct pre_step *step, struct regex_run *run, const 
     size_t from = 0, before = 0, start = 0, end = 0;
     bool any = false;
     for (;;) {
-        int found = step->kind == PRE_REGEX     ? next_regex(step, run, s, w.len, from, before, any, &start, &end, err)
-                    : step->kind == PRE_LITERAL ? next_literal(step, s, w.len, from, &start, &end)
-                                                : next_class(step, s, w.len, from, &start, &end);
+        int found = next_match(step, run, s, w.len, from, before, any, &start, &end, err);
         if (found < 0) {
             return -1;
         }

@@ -22,9 +22,21 @@ enum pre_kind {
     PRE_PATTERN, /* hand-written, always isolated */
     PRE_REGEX,
     PRE_LITERAL,
-    PRE_CLASS,        /* characters of `classes`, one by one */
-    PRE_METASPACE,    /* spaces become `literal`, put before the text too; then cut before each, if `split` */
-    PRE_PREFIX_SPACE, /* a space before each word that has none (ByteLevel's add_prefix_space) */
+    PRE_CLASS, /* characters of `classes`, one by one */
+    PRE_RUN,   /* characters of `set`: a run (or each, if `single`), with one white space before (space_before) */
+    PRE_TRAILING_SPACE, /* white space at the end */
+    PRE_METASPACE,      /* spaces become `literal`, put before the text too; then cut before each, if `split` */
+    PRE_PREFIX_SPACE,   /* a space before each word that has none (ByteLevel's add_prefix_space) */
+};
+
+/* Characters of some classes or ranges; of white space only ASCII can be in a range. */
+struct char_range {
+    uint32_t first, last;
+};
+struct char_set {
+    unsigned classes; /* bits of enum unicode_class */
+    size_t n;
+    const struct char_range *ranges; /* [n], in order */
 };
 
 enum prepend_scheme { PREPEND_ALWAYS, PREPEND_FIRST, PREPEND_NEVER };
@@ -37,8 +49,10 @@ struct pre_step {
     struct regex *regex; /* owned */
     char literal[64];    /* NUL-terminated */
     size_t literal_len;
-    unsigned classes;   /* PRE_CLASS: bits of enum unicode_class */
-    bool ascii_symbols; /* and ASCII symbols such as $ and + */
+    unsigned classes;           /* PRE_CLASS: bits of enum unicode_class */
+    bool ascii_symbols;         /* and ASCII symbols such as $ and + */
+    const struct char_set *set; /* not owned */
+    bool space_before, single;
     enum prepend_scheme scheme;
     bool split;
 };
