@@ -2,6 +2,7 @@
 
 import openai
 import pytest
+from conftest import wait_for
 
 MESSAGES = [{"role": "user", "content": "What is the capital of France? Answer in one short sentence."}]
 
@@ -256,9 +257,10 @@ def test_unknown_model(daemon, client):
 def test_rate_limit(start):
     d = start(max_waiting=1, max_sequences=1)
     # long enough that neither ends before the refusals, however fast the machine
-    busy = [d.open_stream("Once upon a time", max_tokens=8000, ignore_eos=True) for _ in range(2)]
+    busy = [d.open_stream("Once upon a time", max_tokens=2000, ignore_eos=True) for _ in range(2)]
     try:
         next(busy[0].events())
+        wait_for(lambda: d.gauge("requests_waiting") == 1, 5, "the second one waits")
         with pytest.raises(openai.RateLimitError) as caught:
             for _ in range(3):
                 d.client().chat.completions.create(model=d.model, messages=MESSAGES, max_tokens=1)
