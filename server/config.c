@@ -244,6 +244,12 @@ void config_engine(const struct config *c, struct engine_config *out) {
     out->kv_tokens = c->kv_tokens;
 }
 
+void config_engine_refused(struct error *err) {
+    if (err->code == ERROR_INVALID) {
+        err->code = ERROR_MODEL;
+    }
+}
+
 enum log_level config_log_level(const struct config *c) {
     switch (c->log_level[0]) {
     case 'e':

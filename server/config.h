@@ -96,6 +96,9 @@ int config_check_model(const struct config *c, struct error *err);
 
 /* The engine's part. Strings are borrowed from *c. */
 void config_engine(const struct config *c, struct engine_config *out);
+/* For an error of engine_open: a setting that passed its own checks and does not go with this model is a fault of the
+ * configuration (exit code 78), wherever it was given. */
+void config_engine_refused(struct error *err);
 enum log_level config_log_level(const struct config *c);
 
 /* The keys that clients may present: api_key, and the lines of api_keys_file (blank lines and # comments skipped). */

@@ -118,6 +118,7 @@ static void load_after(void *arg) {
     struct load *load = arg;
     struct server *s = load->server;
     if (s->load_failed) {
+        config_engine_refused(&s->load_error);
         loop_stop(s->loop);
         return;
     }

@@ -345,6 +345,8 @@ static int open_engine(struct chat *c, const struct config *config, struct error
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (r == 0) {
         engine_get_info(c->engine, &c->info);
+    } else {
+        config_engine_refused(err);
     }
     return r;
 }

@@ -164,6 +164,13 @@ def test_what_does_not_fit_exits_with_3():
     refused(run("serve", MODEL, "--port", str(free_port()), "--kv-tokens", str(10**9), "--log-level", "error"), 3)
 
 
+def test_a_setting_that_the_model_cannot_have_exits_with_78(tmp_path):
+    conf = tmp_path / "inferd.conf"
+    conf.write_text("max_model_len = 1000000\n")
+    refused(run("serve", MODEL, "--port", str(free_port()), "--config", str(conf), "--log-level", "error"), 78, "max_model_len is 1000000")
+    refused(run("chat", MODEL, "--ctx", "1000000"), 78, "max_model_len is 1000000")
+
+
 def test_a_port_that_is_taken_exits_with_1():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
