@@ -106,7 +106,7 @@ command_test() {
     # the same behaviour with every access and every overflow checked
     configure build-asan --buildtype debugoptimized -Db_sanitize=address,undefined -Db_lundef=false
     compile build-asan
-    run_native build-asan ' (asan, ubsan)' --timeout-multiplier 4 --no-suite borders --no-suite bootstrap
+    run_native build-asan ' (asan, ubsan)' --timeout-multiplier 4 --no-suite borders --no-suite bootstrap --no-suite golden_models
     INFERD_TEST_SLOW=5 run_api build-asan ' (asan, ubsan)'
 
     # another compiler's warnings and code
