@@ -222,7 +222,7 @@ static void linear_call(void *arg, size_t i) {
 
 static void bench_linear(const struct backend_ops *ops, struct backend *b, enum dtype dtype, size_t n, size_t k,
                          struct limits limits) {
-    static const size_t row_counts[] = {1, 2, 4, 8, 32, 128, 512};
+    static const size_t row_counts[] = {1, 2, 4, 8, 12, 32, 128, 512};
     struct random r = {7};
     struct weight w[MAX_MATRICES];
     struct matrix m = matrix_random(&r, dtype, n, k, 0);

@@ -13,7 +13,7 @@
 enum {
     LINEAR_CHUNK = 1024,      /* elements of k summed at once: a multiple of every block */
     LINEAR_PANEL = 32,        /* weight rows unpacked together: LINEAR_PANEL * LINEAR_CHUNK floats stay in the L2 cache */
-    LINEAR_FEW_ROWS = 4,      /* up to here a variant may unpack in registers */
+    LINEAR_FEW_ROWS = 12,     /* up to here a variant may unpack weights in registers, and tasks are cut by bytes */
     ATTENTION_KEYS = 64,      /* keys of a tile */
     ATTENTION_SEGMENT = 1024, /* keys of a segment, the unit that a long context is split by: a multiple of ATTENTION_KEYS */
     ATTENTION_QUERIES = 48,   /* most queries of a task */

@@ -83,8 +83,11 @@ VEC_INLINE void v16_store_bf16(void *p, v16 a) {
     r = _mm512_mask_or_epi32(r, nan, u, _mm512_set1_epi32(0x400000)); /* a NaN stays one, quiet */
     _mm256_storeu_si256((__m256i_u *)p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(r, 16)));
 }
+VEC_INLINE __m256 avx512_fold(__m512 a) {
+    return _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
+}
 VEC_INLINE float v16_sum(v16 a) {
-    __m256 s = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
+    __m256 s = avx512_fold(a);
     __m128 t = _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
     t = _mm_add_ps(t, _mm_movehl_ps(t, t));
     t = _mm_add_ss(t, _mm_movehdup_ps(t));
@@ -92,13 +95,15 @@ VEC_INLINE float v16_sum(v16 a) {
 }
 /* The sums of four vectors, each by the tree of v16_sum. */
 VEC_INLINE void v16_sum4(v16 a, v16 b, v16 c, v16 d, float out[4]) {
-    __m512 ab = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
-    __m512 cd = _mm512_add_ps(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xee));
-    __m512 t = _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
-    t = _mm512_add_ps(t, _mm512_permute_ps(t, 0x4e));
-    t = _mm512_add_ps(t, _mm512_permute_ps(t, 0xb1));
-    const __m512i first = _mm512_castsi128_si512(_mm_setr_epi32(0, 4, 8, 12));
-    _mm_storeu_ps(out, _mm512_castps512_ps128(_mm512_permutexvar_ps(first, t)));
+    __m256 sa = avx512_fold(a), sb = avx512_fold(b), sc = avx512_fold(c), sd = avx512_fold(d);
+    __m256 ac = _mm256_add_ps(_mm256_permute2f128_ps(sa, sc, 0x20), _mm256_permute2f128_ps(sa, sc, 0x31));
+    __m256 bd = _mm256_add_ps(_mm256_permute2f128_ps(sb, sd, 0x20), _mm256_permute2f128_ps(sb, sd, 0x31));
+    /* ac = [a0 a1 a2 a3 | c0 c1 c2 c3] */
+    __m256 s = _mm256_add_ps(_mm256_shuffle_ps(ac, bd, 0x44), _mm256_shuffle_ps(ac, bd, 0xee));
+    /* s = [a0 a1 b0 b1 | c0 c1 d0 d1] */
+    s = _mm256_add_ps(s, _mm256_permute_ps(s, 0xb1));
+    __m128 lo = _mm256_castps256_ps128(s), hi = _mm256_extractf128_ps(s, 1);
+    _mm_storeu_ps(out, _mm_shuffle_ps(lo, hi, 0x88));
 }
 VEC_INLINE float v16_hmax(v16 a) {
     return _mm512_reduce_max_ps(a);
