@@ -49,7 +49,7 @@ static int prepare(struct request *r, struct error *err) {
 /* data: {…,"choices":[{"index":i,"delta": */
 static void begin_chunk(const struct request *r, const struct choice *c, struct buf *out) {
     sse_begin(out);
-    request_write_head(r, "chat.completion.chunk", out);
+    request_write_head(r, r->api->chunk_object, out);
     buf_printf(out, ",\"choices\":[{\"index\":%zu,\"delta\":", c->index);
 }
 
@@ -92,15 +92,6 @@ static void write_finish(const struct request *r, struct choice *c, struct buf *
     end_chunk(r, out);
 }
 
-static void write_usage(const struct request *r, struct buf *out) {
-    sse_begin(out);
-    request_write_head(r, "chat.completion.chunk", out);
-    buf_puts(out, ",\"choices\":[],\"usage\":");
-    request_write_usage(r, out);
-    buf_putc(out, '}');
-    sse_finish(out);
-}
-
 /* ---- whole --------------------------------------------------------------------------------------------------- */
 
 static void write_choice(const struct request *r, struct choice *c, struct buf *out) {
@@ -117,25 +108,14 @@ static void write_choice(const struct request *r, struct choice *c, struct buf *
     buf_putc(out, '}');
 }
 
-static void write_whole(const struct request *r, struct buf *out) {
-    request_write_head(r, "chat.completion", out);
-    buf_puts(out, ",\"choices\":[");
-    for (size_t i = 0; i < r->n_choices; i++) {
-        buf_puts(out, i ? "," : "");
-        write_choice(r, &r->choices[i], out);
-    }
-    buf_puts(out, "],\"usage\":");
-    request_write_usage(r, out);
-    buf_putc(out, '}');
-}
-
 const struct api api_chat = {
     .where = IN_CHAT,
     .id_prefix = "chatcmpl-",
+    .object = "chat.completion",
+    .chunk_object = "chat.completion.chunk",
     .prepare = prepare,
     .write_first = write_first,
     .write_text = write_text,
     .write_finish = write_finish,
-    .write_usage = write_usage,
-    .write_whole = write_whole,
+    .write_choice = write_choice,
 };

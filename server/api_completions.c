@@ -61,7 +61,7 @@ static void write_first(const struct request *r, struct choice *c, struct buf *o
 
 static void write_text(const struct request *r, struct choice *c, size_t n_logprobs, struct buf *out) {
     sse_begin(out);
-    request_write_head(r, "text_completion", out);
+    request_write_head(r, r->api->chunk_object, out);
     buf_printf(out, ",\"choices\":[{\"index\":%zu,\"text\":", c->index);
     buf_json_string(out, c->text.data, c->text.len);
     buf_puts(out, ",\"logprobs\":");
@@ -77,7 +77,7 @@ static void write_text(const struct request *r, struct choice *c, size_t n_logpr
 static void write_finish(const struct request *r, struct choice *c, struct buf *out) {
     size_t n_logprobs = request_ready_logprobs(c, true); /* of text that was shown before it was known to be the last */
     sse_begin(out);
-    request_write_head(r, "text_completion", out);
+    request_write_head(r, r->api->chunk_object, out);
     buf_printf(out, ",\"choices\":[{\"index\":%zu,\"text\":\"\",\"logprobs\":", c->index);
     if (n_logprobs) {
         logprobs_write_completions(&c->logprobs, n_logprobs, out);
@@ -87,15 +87,6 @@ static void write_finish(const struct request *r, struct choice *c, struct buf *
     buf_printf(out, ",\"finish_reason\":\"%s\"", request_finish_reason(c));
     request_write_stop_reason(r, c, out);
     end_chunk(r, out);
-}
-
-static void write_usage(const struct request *r, struct buf *out) {
-    sse_begin(out);
-    request_write_head(r, "text_completion", out);
-    buf_puts(out, ",\"choices\":[],\"usage\":");
-    request_write_usage(r, out);
-    buf_putc(out, '}');
-    sse_finish(out);
 }
 
 /* ---- whole --------------------------------------------------------------------------------------------------- */
@@ -114,25 +105,14 @@ static void write_choice(const struct request *r, struct choice *c, struct buf *
     buf_putc(out, '}');
 }
 
-static void write_whole(const struct request *r, struct buf *out) {
-    request_write_head(r, "text_completion", out);
-    buf_puts(out, ",\"choices\":[");
-    for (size_t i = 0; i < r->n_choices; i++) {
-        buf_puts(out, i ? "," : "");
-        write_choice(r, &r->choices[i], out);
-    }
-    buf_puts(out, "],\"usage\":");
-    request_write_usage(r, out);
-    buf_putc(out, '}');
-}
-
 const struct api api_completions = {
     .where = IN_COMPLETIONS,
     .id_prefix = "cmpl-",
+    .object = "text_completion",
+    .chunk_object = "text_completion",
     .prepare = prepare,
     .write_first = write_first,
     .write_text = write_text,
     .write_finish = write_finish,
-    .write_usage = write_usage,
-    .write_whole = write_whole,
+    .write_choice = write_choice,
 };

@@ -508,18 +508,39 @@ static void observe_choice(struct request *r, const struct choice *c, const stru
     *(e->finish == FINISH_LENGTH ? &m->success_length : &m->success_stop) += 1;
 }
 
+static void write_whole(const struct request *r, struct buf *out) {
+    request_write_head(r, r->api->object, out);
+    buf_puts(out, ",\"choices\":[");
+    for (size_t i = 0; i < r->n_choices; i++) {
+        buf_puts(out, i ? "," : "");
+        r->api->write_choice(r, &r->choices[i], out);
+    }
+    buf_puts(out, "],\"usage\":");
+    request_write_usage(r, out);
+    buf_puts(out, "}\n");
+}
+
+/* The last event of a stream that asked for include_usage. */
+static void write_usage_event(const struct request *r, struct buf *out) {
+    sse_begin(out);
+    request_write_head(r, r->api->chunk_object, out);
+    buf_puts(out, ",\"choices\":[],\"usage\":");
+    request_write_usage(r, out);
+    buf_putc(out, '}');
+    sse_finish(out);
+}
+
 /* Everything was said. */
 static void finish(struct request *r) {
     struct buf out = BUF_INIT;
     account(r); /* before the client can know, so that whoever has the answer finds it counted */
     if (!r->params.stream) {
-        r->api->write_whole(r, &out);
-        buf_putc(&out, '\n');
+        write_whole(r, &out);
         api_reply(r->exchange, 200, &out);
         return;
     }
     if (r->params.include_usage) {
-        r->api->write_usage(r, &out);
+        write_usage_event(r, &out);
     }
     sse_done(&out);
     send_events(r, &out);

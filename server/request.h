@@ -49,15 +49,15 @@ struct choice {
 struct api {
     enum params_where where;
     const char *id_prefix;
+    const char *object, *chunk_object; /* of a plain answer, of a stream's events */
     /* On a worker: fill prompts from params. */
     int (*prepare)(struct request *r, struct error *err);
     /* Chunks of a stream, as whole events. */
     void (*write_first)(const struct request *r, struct choice *c, struct buf *out);
     void (*write_text)(const struct request *r, struct choice *c, size_t n_logprobs, struct buf *out);
     void (*write_finish)(const struct request *r, struct choice *c, struct buf *out);
-    void (*write_usage)(const struct request *r, struct buf *out);
-    /* The body of a plain answer. */
-    void (*write_whole)(const struct request *r, struct buf *out);
+    /* A member of a plain answer's choices. */
+    void (*write_choice)(const struct request *r, struct choice *c, struct buf *out);
 };
 extern const struct api api_chat, api_completions;
 
