@@ -50,26 +50,38 @@ run_api() {
     fi
 }
 
-# Each fuzzer for a short while from its seeds; what it finds is left in build-fuzz/found.
+# Each fuzzer for a short while from its seeds, one a processor; what they find is left in build-fuzz/found.
 run_fuzzers() {
-    local program seconds=$1 ok=0 bad=0 start=$SECONDS name
+    local seconds=$1 program name ok=0 bad=0 start=$SECONDS names=()
     compile build-fuzz
     mkdir -p "$top/build-fuzz/found"
     for program in "$top"/build-fuzz/tests/fuzz/fuzz_*; do
-        if [ ! -f "$program" ] || [ ! -x "$program" ]; then continue; fi
-        name=$(basename "$program")
-        say "fuzzing: $name for $seconds s"
-        mkdir -p "$top/build-fuzz/corpus/$name"
-        if "$program" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=3000 \
-            -artifact_prefix="$top/build-fuzz/found/$name-" "$top/build-fuzz/corpus/$name" \
-            "$top/tests/fuzz/seeds/${name#fuzz_}" >"$top/build-fuzz/$name.log" 2>&1; then
+        if [ -f "$program" ] && [ -x "$program" ]; then names+=("$(basename "$program")"); fi
+    done
+    say "fuzzing for $seconds s each: ${names[*]}"
+    for name in "${names[@]}"; do
+        while [ "$(jobs -rp | wc -l)" -ge "$(nproc)" ]; do wait -n || true; done
+        fuzz_one "$name" "$seconds" &
+    done
+    wait
+    for name in "${names[@]}"; do
+        if [ "$(cat "$top/build-fuzz/$name.result")" = 0 ]; then
             ok=$((ok + 1))
         else
-            tail -n 60 "$top/build-fuzz/$name.log"
             bad=$((bad + 1))
+            tail -n 60 "$top/build-fuzz/$name.log"
         fi
     done
     record fuzzing "$ok" "$bad" 0 $((SECONDS - start))
+}
+
+fuzz_one() { # NAME SECONDS
+    local name=$1 result=0 folder=$top/build-fuzz
+    mkdir -p "$folder/corpus/$name"
+    rm -f "$folder/$name.result"
+    "$folder/tests/fuzz/$name" -max_total_time="$2" -timeout=20 -rss_limit_mb=3000 -artifact_prefix="$folder/found/$name-" \
+        "$folder/corpus/$name" "$top/tests/fuzz/seeds/${name#fuzz_}" >"$folder/$name.log" 2>&1 || result=$?
+    echo "$result" >"$folder/$name.result"
 }
 
 # The Python environment of the API tests, remade when its list or the interpreter changes.

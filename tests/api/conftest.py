@@ -176,8 +176,9 @@ class Daemon:
         body = {"model": self.model, "messages": [{"role": "user", "content": content}], "temperature": 0, **fields}
         return self.post("/v1/chat/completions", body)
 
-    def complete(self, prompt, **fields):
-        return self.post("/v1/completions", {"model": self.model, "prompt": prompt, "temperature": 0, **fields})
+    def complete(self, prompt, timeout=60, **fields):
+        body = {"model": self.model, "prompt": prompt, "temperature": 0, **fields}
+        return self.post("/v1/completions", body, timeout=timeout)
 
     @property
     def model(self):

