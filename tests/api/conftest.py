@@ -90,6 +90,7 @@ class Daemon:
             )
         self._model = None
         self.key = None
+        self.streams = []  # all that were opened: `stop` closes what a failed test left
 
     # --- life
 
@@ -128,6 +129,8 @@ class Daemon:
 
     def stop(self):
         """End it in order and see that it ended well."""
+        for stream in self.streams:
+            stream.close()
         if self.running():
             self.signal()
             self.wait_exit()
@@ -187,7 +190,9 @@ class Daemon:
         return self._model
 
     def open_stream(self, prompt, path="/v1/completions", **fields):
-        return Stream(self, path, {"model": self.model, "prompt": prompt, "temperature": 0, "stream": True, **fields})
+        stream = Stream(self, path, {"model": self.model, "prompt": prompt, "temperature": 0, "stream": True, **fields})
+        self.streams.append(stream)
+        return stream
 
     def client(self, **kwargs):
         import openai

@@ -50,9 +50,9 @@ def test_sigterm_idle(start):
 
 
 def test_sigterm_drains(start):
-    d = start()
-    expected = d.complete("The sea", max_tokens=120, ignore_eos=True).json()["choices"][0]["text"]
-    streams = [d.open_stream("The sea", max_tokens=120, ignore_eos=True) for _ in range(8)]
+    d = start(drain_timeout=300)
+    expected = d.complete("The sea", max_tokens=60, ignore_eos=True).json()["choices"][0]["text"]
+    streams = [d.open_stream("The sea", max_tokens=60, ignore_eos=True) for _ in range(8)]
     events = [s.events() for s in streams]
     first = [next(e)["choices"][0]["text"] for e in events]
     d.signal(signal.SIGTERM)
@@ -60,7 +60,7 @@ def test_sigterm_drains(start):
     for i, stream in enumerate(streams):
         text = first[i] + "".join(e["choices"][0]["text"] for e in events[i] if e["choices"])
         assert text == expected and stream.done
-    assert d.wait_exit(20) == 0
+    assert d.wait_exit(60) == 0
 
 
 def refuses(d):
