@@ -1,7 +1,7 @@
 /*
- * Timings of linear and attention beside the machine's limits, which are measured in the same run with the same threads: read
- * bandwidth over as many bytes as the weights take together, and F32 multiply-adds in registers. Calls go round a
- * set of matrices too large for the caches, as a model's layers do.
+ * Timings of linear and attention beside the machine's limits, which are measured in the same run with the same
+ * threads: read bandwidth over as many bytes as the weights take together, and F32 multiply-adds in registers. Calls go
+ * round a set of matrices too large for the caches, as a model's layers do.
  */
 #include "ops.h"
 
@@ -10,7 +10,7 @@
 #include <time.h>
 
 enum {
-    REPEATS = 5,               /* medians of */
+    REPEATS = 5, /* medians of */
     BENCH_ROWS = 512,
     SET_BYTES = 160 << 20,
     MAX_MATRICES = 512,
@@ -265,11 +265,15 @@ static void attention_call(void *arg, size_t i) {
     OK(a->ops->attention(a->b, &a->args, &err));
 }
 
-static void bench_attention(const struct backend_ops *ops, struct backend *b, size_t sequences, size_t context, size_t rows,
-                            size_t heads, size_t kv_heads, size_t dim, struct limits limits) {
+static void bench_attention(const struct backend_ops *ops, struct backend *b, size_t sequences, size_t context,
+                            size_t rows, size_t heads, size_t kv_heads, size_t dim, struct limits limits) {
     enum { BLOCK = 16 };
     size_t blocks = (context + BLOCK - 1) / BLOCK, total = sequences * rows, width = heads * dim;
-    struct kv_layer kv = {.dtype = DTYPE_F16, .n_blocks = blocks * sequences, .block_size = BLOCK, .n_kv_heads = kv_heads, .head_dim = dim};
+    struct kv_layer kv = {.dtype = DTYPE_F16,
+                          .n_blocks = blocks * sequences,
+                          .block_size = BLOCK,
+                          .n_kv_heads = kv_heads,
+                          .head_dim = dim};
     size_t bytes = kv_layer_bytes(kv.dtype, kv.n_blocks, BLOCK, kv_heads, dim);
     OK(ops->alloc(b, bytes, &kv.data, &err));
     struct random r = {8};
@@ -287,18 +291,33 @@ static void bench_attention(const struct backend_ops *ops, struct backend *b, si
             tables[i * blocks + j] = (int32_t)(j * sequences + i);
         }
     }
-    struct attention_bench a = {ops, b, {.q = q, .ldq = width, .out = out, .ldo = width, .kv = &kv, .block_tables = tables,
-        .max_blocks = blocks, .cu_seqlens = cu, .context_lens = contexts, .n_sequences = sequences, .rows = total,
-        .n_heads = heads, .n_kv_heads = kv_heads, .head_dim = dim, .scale = 0.125f}};
+    struct attention_bench a = {ops,
+                                b,
+                                {.q = q,
+                                 .ldq = width,
+                                 .out = out,
+                                 .ldo = width,
+                                 .kv = &kv,
+                                 .block_tables = tables,
+                                 .max_blocks = blocks,
+                                 .cu_seqlens = cu,
+                                 .context_lens = contexts,
+                                 .n_sequences = sequences,
+                                 .rows = total,
+                                 .n_heads = heads,
+                                 .n_kv_heads = kv_heads,
+                                 .head_dim = dim,
+                                 .scale = 0.125f}};
     double keys = 0;
     for (size_t i = 0; i < rows; i++) {
         keys += (double)(context - i);
     }
     double t = median_time(attention_call, &a), flops = 4 * keys * (double)(sequences * width) / t;
     double rate = (double)sequences * (double)context * (double)(kv_heads * dim * 4) / t;
-    printf("  attention %2zu/%zu x %-3zu  %2zu sequences, %4zu of %5zu %9.1f us %7.1f GB/s (%3.0f%%) %8.1f GFLOP/s (%3.0f%%)\n",
-           heads, kv_heads, dim, sequences, rows, context, 1e6 * t, 1e-9 * rate, 100 * rate / limits.bytes, 1e-9 * flops,
-           100 * flops / limits.flops);
+    printf("  attention %2zu/%zu x %-3zu  %2zu sequences, %4zu of %5zu %9.1f us %7.1f GB/s (%3.0f%%) %8.1f GFLOP/s "
+           "(%3.0f%%)\n",
+           heads, kv_heads, dim, sequences, rows, context, 1e6 * t, 1e-9 * rate, 100 * rate / limits.bytes,
+           1e-9 * flops, 100 * flops / limits.flops);
     ops->free(b, kv.data);
     free(tables), free(cu), free(contexts), free(q), free(out);
 }
@@ -314,8 +333,8 @@ static void bench_variant(const struct backend_ops *ops, const char *variant, si
     ops->info(b, &info);
     bench_clock = info.threads == 1 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC;
     struct limits limits = measure_limits(variant, info.threads);
-    printf("%s, %zu threads on %s: reads %.1f GB/s, F32 multiply-adds %.1f GFLOP/s\n", info.variant, info.threads, info.device,
-           1e-9 * limits.bytes, 1e-9 * limits.flops);
+    printf("%s, %zu threads on %s: reads %.1f GB/s, F32 multiply-adds %.1f GFLOP/s\n", info.variant, info.threads,
+           info.device, 1e-9 * limits.bytes, 1e-9 * limits.flops);
     static const enum dtype dtypes[] = {DTYPE_Q4_1, DTYPE_Q8_0, DTYPE_F16,  DTYPE_F32,  DTYPE_BF16, DTYPE_Q4_0,
                                         DTYPE_Q5_0, DTYPE_Q5_1, DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K};
     for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {
@@ -342,7 +361,8 @@ static void bench_variant(const struct backend_ops *ops, const char *variant, si
     ops->close(b);
 }
 
-void bench(const struct backend_ops *ops, const char *const *variants, size_t n_variants, size_t threads, const char *only) {
+void bench(const struct backend_ops *ops, const char *const *variants, size_t n_variants, size_t threads,
+           const char *only) {
     for (size_t i = 0; i < n_variants; i++) {
         bench_variant(ops, variants[i], threads, only);
     }

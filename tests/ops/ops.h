@@ -43,8 +43,8 @@ double random_unit(struct random *r); /* in [-1, 1) */
 void random_floats(struct random *r, float *p, size_t n, double size);
 
 /*
- * A weight of random values. Its bytes begin `misalign` bytes into an allocation that ends where they end, so that a sanitizer sees a
- * read beyond.
+ * A weight of random values. Its bytes begin `misalign` bytes into an allocation that ends where they end, so that a
+ * sanitizer sees a read beyond.
  */
 struct matrix {
     struct weight w;
@@ -61,7 +61,9 @@ void test_linear(const struct fixture *f);
 void test_attention(const struct fixture *f);
 void test_rows(const struct fixture *f);
 void test_backend(const struct fixture *f);
-/* Print timings of each variant given. threads = 0: as many as the process may run on; `only`: a type's name, "attention", or NULL. */
-void bench(const struct backend_ops *ops, const char *const *variants, size_t n_variants, size_t threads, const char *only);
+/* Print timings of each variant given. threads = 0: as many as the process may run on; `only`: a type's name,
+ * "attention", or NULL. */
+void bench(const struct backend_ops *ops, const char *const *variants, size_t n_variants, size_t threads,
+           const char *only);
 
 #endif

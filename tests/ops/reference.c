@@ -176,7 +176,8 @@ double reference_gelu_tanh(double x) {
     return x / (1 + exp(-2 * u));
 }
 
-void reference_rope(double *x, size_t n_rot, enum rope_style style, const float *inv_freq, double mscale, int32_t position) {
+void reference_rope(double *x, size_t n_rot, enum rope_style style, const float *inv_freq, double mscale,
+                    int32_t position) {
     for (size_t i = 0; i < n_rot / 2; i++) {
         size_t a = style == ROPE_HALVES ? i : 2 * i, b = style == ROPE_HALVES ? i + n_rot / 2 : 2 * i + 1;
         double angle = (double)inv_freq[i] * position, c = mscale * cos(angle), s = mscale * sin(angle);

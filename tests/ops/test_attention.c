@@ -1,15 +1,12 @@
 /*
- * attention over ragged batches against the reference, and its promise: the same bits however a prompt is cut into chunks, whoever
- * else is in the batch, on any number of threads. Memory that no query may see is filled with NaN.
+ * attention over ragged batches against the reference, and its promise: the same bits however a prompt is cut into
+ * chunks, whoever else is in the batch, on any number of threads. Memory that no query may see is filled with NaN.
  */
 #include "ops.h"
 
 #include <math.h>
 
-enum {
-    MAX_SEQUENCES = 5,
-    PAD = 3
-};
+enum { MAX_SEQUENCES = 5, PAD = 3 };
 
 struct attention_case {
     size_t n_heads, n_kv_heads, head_dim, block_size, window;
@@ -27,7 +24,7 @@ struct state {
     uint16_t *full; /* the KV memory with every token of every sequence, NaN elsewhere */
     size_t bytes;
     size_t max_blocks;
-    int32_t *tables; /* [MAX_SEQUENCES][max_blocks] */
+    int32_t *tables;         /* [MAX_SEQUENCES][max_blocks] */
     float *q[MAX_SEQUENCES]; /* [context][ldq] */
     size_t ldq, ldo;
     float *out[MAX_SEQUENCES]; /* [rows][n_heads * head_dim] of the one call */
@@ -41,7 +38,8 @@ static size_t kv_index(const struct state *s, size_t sequence, size_t position, 
 }
 
 static void state_init(struct state *s, const struct fixture *f, const struct attention_case *c, struct random *r) {
-    *s = (struct state){.f = f, .c = c, .ldq = c->n_heads * c->head_dim + PAD, .ldo = c->n_heads * c->head_dim + 2 * PAD};
+    *s = (struct state){
+        .f = f, .c = c, .ldq = c->n_heads * c->head_dim + PAD, .ldo = c->n_heads * c->head_dim + 2 * PAD};
     s->scale = (float)(1 / sqrt((double)c->head_dim));
     size_t n_blocks = 1;
     for (size_t i = 0; i < c->n_sequences; i++) {
@@ -50,8 +48,11 @@ static void state_init(struct state *s, const struct fixture *f, const struct at
         s->max_blocks = blocks > s->max_blocks ? blocks : s->max_blocks;
     }
     s->tables = xmalloc(MAX_SEQUENCES * s->max_blocks * sizeof *s->tables);
-    s->kv = (struct kv_layer){.dtype = c->dtype, .n_blocks = n_blocks, .block_size = c->block_size,
-                              .n_kv_heads = c->n_kv_heads, .head_dim = c->head_dim};
+    s->kv = (struct kv_layer){.dtype = c->dtype,
+                              .n_blocks = n_blocks,
+                              .block_size = c->block_size,
+                              .n_kv_heads = c->n_kv_heads,
+                              .head_dim = c->head_dim};
     s->bytes = kv_layer_bytes(c->dtype, n_blocks, c->block_size, c->n_kv_heads, c->head_dim);
     OK(f->ops->alloc(f->b[0], s->bytes, &s->kv.data, &err));
     s->full = xmalloc(s->bytes);
@@ -105,9 +106,10 @@ static void expose(struct state *s, const size_t *sequences, const size_t *conte
     }
 }
 
-/* One call over some sequences, context[i] tokens of which the last rows[i] are queries. Returns [rows][n_heads * head_dim]. */
-static float *attend(struct state *s, size_t threads, const size_t *sequences, const size_t *context, const size_t *rows,
-                     size_t n) {
+/* One call over some sequences, context[i] tokens of which the last rows[i] are queries. Returns [rows][n_heads *
+ * head_dim]. */
+static float *attend(struct state *s, size_t threads, const size_t *sequences, const size_t *context,
+                     const size_t *rows, size_t n) {
     const struct attention_case *c = s->c;
     int32_t cu_seqlens[MAX_SEQUENCES + 1] = {0}, context_lens[MAX_SEQUENCES];
     int32_t *tables = xmalloc(n * s->max_blocks * sizeof *tables);
@@ -125,9 +127,22 @@ static float *attend(struct state *s, size_t threads, const size_t *sequences, c
     }
     expose(s, sequences, context, n);
     struct attention_args args = {
-        .q = q, .ldq = s->ldq, .out = out, .ldo = s->ldo, .kv = &s->kv, .block_tables = tables, .max_blocks = s->max_blocks,
-        .cu_seqlens = cu_seqlens, .context_lens = context_lens, .n_sequences = n, .rows = total, .n_heads = c->n_heads,
-        .n_kv_heads = c->n_kv_heads, .head_dim = c->head_dim, .scale = s->scale, .window = c->window,
+        .q = q,
+        .ldq = s->ldq,
+        .out = out,
+        .ldo = s->ldo,
+        .kv = &s->kv,
+        .block_tables = tables,
+        .max_blocks = s->max_blocks,
+        .cu_seqlens = cu_seqlens,
+        .context_lens = context_lens,
+        .n_sequences = n,
+        .rows = total,
+        .n_heads = c->n_heads,
+        .n_kv_heads = c->n_kv_heads,
+        .head_dim = c->head_dim,
+        .scale = s->scale,
+        .window = c->window,
     };
     OK(s->f->ops->attention(s->f->b[threads - 1], &args, &err));
     float *packed = xmalloc(total * width * sizeof *packed);
@@ -157,7 +172,7 @@ static void check_values(const struct state *s, size_t sequence) {
                 v[p * dim + d] = convert(s->full[kv_index(s, sequence, p, kv_head, 1) + d]);
             }
         }
-        for (size_t r = 0; r < rows; r += rows > 64 ? 5 : 1) {
+        for (size_t r = 0; r<rows; r += rows> 64 ? 5 : 1) {
             size_t position = context - rows + r, end = position + 1;
             size_t begin = c->window > 0 && end > c->window ? end - c->window : 0;
             for (size_t d = 0; d < dim; d++) {
@@ -171,8 +186,8 @@ static void check_values(const struct state *s, size_t sequence) {
         }
     }
     /* values lie in [-1, 1) */
-    CHECK(worst < 2e-6, "attention heads %zu/%zu x %zu context %zu: error %.2g", c->n_heads, c->n_kv_heads, dim, context,
-          worst);
+    CHECK(worst < 2e-6, "attention heads %zu/%zu x %zu context %zu: error %.2g", c->n_heads, c->n_kv_heads, dim,
+          context, worst);
     free(k), free(v), free(q), free(want);
 }
 
@@ -187,8 +202,8 @@ static void check_chunks(struct state *s, size_t chunk, size_t threads) {
             size_t n = c->rows[i] - done < chunk ? c->rows[i] - done : chunk, context = first + done + n;
             float *out = attend(s, threads, &i, &context, &n, 1);
             CHECK(same_bits(out, s->out[i] + done * width, n * width),
-                  "attention heads %zu/%zu x %zu window %zu: rows %zu..%zu in chunks of %zu on %zu threads differ", c->n_heads,
-                  c->n_kv_heads, c->head_dim, c->window, first + done, first + done + n, chunk, threads);
+                  "attention heads %zu/%zu x %zu window %zu: rows %zu..%zu in chunks of %zu on %zu threads differ",
+                  c->n_heads, c->n_kv_heads, c->head_dim, c->window, first + done, first + done + n, chunk, threads);
             free(out);
         }
     }
@@ -226,9 +241,21 @@ static void test_refusals(const struct fixture *f) {
     float q[2 * 32] = {0}, out[2 * 32];
     int32_t cu_seqlens[] = {0, 2}, context_lens[] = {9}, table[] = {0, 1, 2};
     const struct attention_args good = {
-        .q = q, .ldq = 32, .out = out, .ldo = 32, .kv = &s.kv, .block_tables = table, .max_blocks = 3,
-        .cu_seqlens = cu_seqlens, .context_lens = context_lens, .n_sequences = 1, .rows = 2, .n_heads = 2, .n_kv_heads = 1,
-        .head_dim = 8, .scale = 1,
+        .q = q,
+        .ldq = 32,
+        .out = out,
+        .ldo = 32,
+        .kv = &s.kv,
+        .block_tables = table,
+        .max_blocks = 3,
+        .cu_seqlens = cu_seqlens,
+        .context_lens = context_lens,
+        .n_sequences = 1,
+        .rows = 2,
+        .n_heads = 2,
+        .n_kv_heads = 1,
+        .head_dim = 8,
+        .scale = 1,
     };
     memset(s.kv.data, 0, s.bytes);
     OK(f->ops->attention(f->b[0], &good, &err));

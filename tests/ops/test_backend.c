@@ -98,6 +98,17 @@ static void test_pool(const struct fixture *f) {
     free(y);
 }
 
+/* Nobody computes, so nobody may use the processor: workers fall asleep. */
+static void test_idle(void) {
+    struct timespec settle = {0, 20 * 1000000}, pause = {0, 200 * 1000000}, before, after;
+    nanosleep(&settle, NULL);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
+    nanosleep(&pause, NULL);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after);
+    double used = (double)(after.tv_sec - before.tv_sec) + 1e-9 * (double)(after.tv_nsec - before.tv_nsec);
+    CHECK(used < 0.02, "idle backends used %.0f ms of processor time in 200 ms", 1e3 * used);
+}
+
 void test_backend(const struct fixture *f) {
     test_refused(f, (struct backend_config){.threads = 1, .max_rows = 8, .variant = "sse9"}, ERROR_DEVICE);
     test_refused(f, (struct backend_config){.threads = 1, .max_rows = 0}, ERROR_INVALID);
@@ -113,4 +124,5 @@ void test_backend(const struct fixture *f) {
     test_memory(f);
     test_too_many_rows(f);
     test_pool(f);
+    test_idle();
 }

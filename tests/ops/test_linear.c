@@ -1,5 +1,8 @@
-/* linear and embed: every weight type at odd sizes against the reference; the same bits alone, in company, on any threads. */
+/* linear and embed: every weight type at odd sizes against the reference; the same bits alone, in company, on any
+ * threads. */
 #include "ops.h"
+
+#include "golden_blocks.h"
 
 #include <math.h>
 
@@ -155,12 +158,33 @@ static void test_embed(const struct fixture *f, struct random *r, enum dtype dty
     matrix_free(&m);
 }
 
+/* Blocks as another implementation reads them: the reference's elements, and the backend's, are exactly those. */
+static void test_golden_blocks(const struct fixture *f) {
+    for (size_t i = 0; i < sizeof golden_blocks / sizeof *golden_blocks; i++) {
+        const struct golden_block *g = &golden_blocks[i];
+        const struct dtype_info *info = dtype_info(g->dtype);
+        const struct weight w = {
+            .dtype = g->dtype, .n = 1, .k = info->block, .row_bytes = info->bytes, .data = g->block};
+        const int32_t id = 0;
+        double values[256];
+        float y[256];
+        reference_dequantise(g->dtype, g->block, info->block, values);
+        OK(f->ops->embed(f->b[0], y, info->block, &w, &id, 1, 1, &err));
+        for (size_t j = 0; j < info->block; j++) {
+            CHECK((float)values[j] == g->elements[j], "reference: element %zu of a %s block", j, info->name);
+            CHECK(y[j] == g->elements[j], "embed: element %zu of a %s block is %g, not %g", j, info->name, (double)y[j],
+                  (double)g->elements[j]);
+        }
+    }
+}
+
 void test_linear(const struct fixture *f) {
     static const size_t floats_k[] = {1, 15, 17, 100, 1039, 2053};
     static const size_t blocks_k[] = {1, 3, 18, 33, 65}; /* of 32 */
     static const size_t supers_k[] = {1, 3, 5, 9};       /* of 256 */
     static const size_t ns[] = {1, 3, 37, 70, 129};
     struct random r = {1};
+    test_golden_blocks(f);
     for (enum dtype dtype = 0; dtype < DTYPE_COUNT; dtype++) {
         if (dtype == DTYPE_I8 || dtype == DTYPE_I32) {
             continue;

@@ -1,6 +1,6 @@
 /*
- * Every operation of the CPU backend, each variant that this machine runs, against the reference: a plain program, so that it also
- * runs under the thread sanitizer.
+ * Every operation of the CPU backend, each variant that this machine runs, against the reference: a plain program, so
+ * that it also runs under the thread sanitizer.
  *
  *   test_ops [--variant NAME]     the tests
  *   test_ops --bench [--threads N] [--variant NAME] [--only TYPE|attention]
@@ -138,7 +138,7 @@ static bool fixture_open(struct fixture *f, const struct backend_ops *ops, const
     *f = (struct fixture){.ops = ops, .variant = variant};
     for (size_t i = 0; i < MAX_TEST_THREADS; i++) {
         struct backend_config config = {.threads = i + 1, .max_rows = TEST_ROWS, .variant = variant};
-            if (ops->open(&config, &f->b[i], &err) < 0) {
+        if (ops->open(&config, &f->b[i], &err) < 0) {
             printf("%-8s skipped: %s\n", variant, err.message);
             for (size_t j = 0; j < i; j++) {
                 ops->close(f->b[j]);
@@ -159,7 +159,8 @@ static bool run_variant(const struct backend_ops *ops, const char *variant) {
     static const struct {
         const char *name;
         void (*run)(const struct fixture *f);
-    } tests[] = {{"backend", test_backend}, {"rows", test_rows}, {"linear", test_linear}, {"attention", test_attention}};
+    } tests[] = {
+        {"backend", test_backend}, {"rows", test_rows}, {"linear", test_linear}, {"attention", test_attention}};
     struct fixture f;
     if (!fixture_open(&f, ops, variant)) {
         return false;
@@ -196,7 +197,9 @@ int main(int argc, char **argv) {
         } else if (strcmp(argv[i], "--only") == 0 && i + 1 < argc) {
             only = argv[++i];
         } else {
-            fprintf(stderr, "usage: test_ops [--bench [--threads N] [--only TYPE|attention]] [--variant generic|avx2|avx512]\n");
+            fprintf(
+                stderr,
+                "usage: test_ops [--bench [--threads N] [--only TYPE|attention]] [--variant generic|avx2|avx512]\n");
             return 2;
         }
     }

@@ -47,8 +47,8 @@ static void test_rms_norm_shape(const struct fixture *f, struct random *r, size_
     float *res = rows_random(r, rows, ld, n, 1), *before = rows_copy(x, rows * ld);
     random_floats(r, w, dim, 1);
     const float eps = 1e-5f;
-    OK(f->ops->rms_norm(f->b[threads - 1], y, ld, x, ld, residual ? res : NULL, residual ? ld : 0, w, rows, groups, dim, eps,
-                        &err));
+    OK(f->ops->rms_norm(f->b[threads - 1], y, ld, x, ld, residual ? res : NULL, residual ? ld : 0, w, rows, groups, dim,
+                        eps, &err));
     double *want = xmalloc(n * sizeof *want), *in = xmalloc(n * sizeof *in), worst = 0;
     for (size_t i = 0; i < rows; i++) {
         for (size_t j = 0; j < n; j++) {
@@ -113,7 +113,8 @@ static void test_rope_shape(const struct fixture *f, struct random *r, size_t ro
             for (size_t d = 0; d < head_dim; d++) {
                 float got = x[i * ld + h * head_dim + d];
                 worst = fmax(worst, relative((double)got, want[d], 1));
-                CHECK(d < n_rot || got == before[i * ld + h * head_dim + d], "rope touches feature %zu of %zu", d, n_rot);
+                CHECK(d < n_rot || got == before[i * ld + h * head_dim + d], "rope touches feature %zu of %zu", d,
+                      n_rot);
             }
         }
     }
@@ -135,11 +136,13 @@ static void test_rope_shape(const struct fixture *f, struct random *r, size_t ro
 static void test_rope(const struct fixture *f, struct random *r) {
     static const struct {
         size_t heads, head_dim, n_rot;
-    } shapes[] = {{1, 2, 2}, {3, 64, 64}, {9, 64, 64}, {2, 80, 80}, {5, 96, 24}, {4, 128, 128}, {1, 256, 256}, {3, 10, 6}};
+    } shapes[] = {{1, 2, 2},   {3, 64, 64},   {9, 64, 64},   {2, 80, 80},
+                  {5, 96, 24}, {4, 128, 128}, {1, 256, 256}, {3, 10, 6}};
     for (size_t i = 0; i < N_ROW_COUNTS; i++) {
         for (size_t j = 0; j < sizeof shapes / sizeof *shapes; j++) {
             size_t threads = 1 + (i + j) % MAX_TEST_THREADS;
-            test_rope_shape(f, r, row_counts[i], shapes[j].heads, shapes[j].head_dim, shapes[j].n_rot, ROPE_HALVES, threads);
+            test_rope_shape(f, r, row_counts[i], shapes[j].heads, shapes[j].head_dim, shapes[j].n_rot, ROPE_HALVES,
+                            threads);
             test_rope_shape(f, r, row_counts[i], shapes[j].heads, shapes[j].head_dim, shapes[j].n_rot, ROPE_INTERLEAVED,
                             threads);
         }
@@ -167,8 +170,8 @@ static void test_silu_mul_shape(const struct fixture *f, struct random *r, size_
         }
     }
     /* gelu's exponent is a cubic that reaches some tens: its rounding shows in e^u */
-    CHECK(worst < (act == ACTIVATION_SILU ? 2e-6 : 2e-5), "activation %d of %zu x %zu: relative error %.2g", (int)act, rows,
-          dim, worst);
+    CHECK(worst < (act == ACTIVATION_SILU ? 2e-6 : 2e-5), "activation %d of %zu x %zu: relative error %.2g", (int)act,
+          rows, dim, worst);
     check_guard("silu_mul", y, rows, ld, dim);
     OK(f->ops->silu_mul(f->b[0], gate, ld, gate, ld, up, ld, rows, dim, act, &err));
     CHECK(same_bits(gate, y, rows * ld), "silu_mul in place differs");
@@ -177,7 +180,8 @@ static void test_silu_mul_shape(const struct fixture *f, struct random *r, size_
 
 static void test_add_gather(const struct fixture *f, struct random *r, size_t rows, size_t dim, size_t threads) {
     size_t ld = dim + PAD;
-    float *x = rows_random(r, rows, ld, dim, 12), *y = rows_random(r, rows, ld, dim, 2), *before = rows_copy(x, rows * ld);
+    float *x = rows_random(r, rows, ld, dim, 12), *y = rows_random(r, rows, ld, dim, 2),
+          *before = rows_copy(x, rows * ld);
     OK(f->ops->add(f->b[threads - 1], x, ld, y, ld, rows, dim, &err));
     for (size_t i = 0; i < rows; i++) {
         for (size_t j = 0; j < dim; j++) {
@@ -203,9 +207,9 @@ static void test_add_gather(const struct fixture *f, struct random *r, size_t ro
 
 /* Rounding of every interesting F32 to F16 and BF16 is checked through kv_store, which is where it happens. */
 static float interesting(struct random *r) {
-    static const float edges[] = {0.0f,     -0.0f,     65504.0f,  65519.99f, 65520.0f, -65520.0f, 1e30f,   -3e38f,
-                                  6.1e-5f,  5.96e-8f,  2.98e-8f,  2.99e-8f,  1e-10f,   1e-40f,    1.0f,    1.00048828125f,
-                                  -6.0e-5f, 2049.0f,   2051.0f,   1.00390625f};
+    static const float edges[] = {0.0f,   -0.0f,          65504.0f, 65519.99f, 65520.0f, -65520.0f,  1e30f,
+                                  -3e38f, 6.1e-5f,        5.96e-8f, 2.98e-8f,  2.99e-8f, 1e-10f,     1e-40f,
+                                  1.0f,   1.00048828125f, -6.0e-5f, 2049.0f,   2051.0f,  1.00390625f};
     uint64_t u = random_u64(r);
     if (u % 4 == 0) {
         return edges[u / 4 % (sizeof edges / sizeof *edges)];
@@ -213,8 +217,8 @@ static float interesting(struct random *r) {
     return (float)(random_unit(r) * pow(2, (double)(u / 4 % 50) - 30));
 }
 
-static void test_kv_store_shape(const struct fixture *f, struct random *r, enum dtype dtype, size_t heads, size_t head_dim,
-                                size_t block_size, size_t threads) {
+static void test_kv_store_shape(const struct fixture *f, struct random *r, enum dtype dtype, size_t heads,
+                                size_t head_dim, size_t block_size, size_t threads) {
     enum { ROWS = 19, BLOCKS = 9 };
     size_t n = heads * head_dim, ld = n + PAD, bytes = kv_layer_bytes(dtype, BLOCKS, block_size, heads, head_dim);
     float *k = xmalloc(ROWS * ld * sizeof *k), *v = xmalloc(ROWS * ld * sizeof *v);
@@ -223,7 +227,8 @@ static void test_kv_store_shape(const struct fixture *f, struct random *r, enum 
         v[i] = interesting(r);
     }
     CHECK(bytes == 2 * BLOCKS * block_size * n * 2, "kv_layer_bytes gives %zu", bytes);
-    struct kv_layer kv = {.dtype = dtype, .n_blocks = BLOCKS, .block_size = block_size, .n_kv_heads = heads, .head_dim = head_dim};
+    struct kv_layer kv = {
+        .dtype = dtype, .n_blocks = BLOCKS, .block_size = block_size, .n_kv_heads = heads, .head_dim = head_dim};
     OK(f->ops->alloc(f->b[0], bytes, &kv.data, &err));
     uint16_t *want = xmalloc(bytes);
     int32_t slots[ROWS];
@@ -242,8 +247,8 @@ static void test_kv_store_shape(const struct fixture *f, struct random *r, enum 
         }
     }
     OK(f->ops->kv_store(f->b[threads - 1], &kv, k, ld, v, ld, slots, stored, &err));
-    CHECK(memcmp(kv.data, want, bytes) == 0, "kv_store %s, %zu heads of %zu, blocks of %zu", dtype_info(dtype)->name, heads,
-          head_dim, block_size);
+    CHECK(memcmp(kv.data, want, bytes) == 0, "kv_store %s, %zu heads of %zu, blocks of %zu", dtype_info(dtype)->name,
+          heads, head_dim, block_size);
     slots[0] = (int32_t)(BLOCKS * block_size);
     CHECK(f->ops->kv_store(f->b[0], &kv, k, ld, v, ld, slots, 1, &err) < 0, "kv_store takes a slot beyond the memory");
     slots[0] = -1;

@@ -3,9 +3,10 @@
  *
  * The order of a sum. Positions are cut into segments of ATTENTION_SEGMENT and these into tiles of ATTENTION_KEYS, both
  * at multiples of their size, whatever is asked. A query runs the online softmax (Milakov & Gimelshein 2018) over
- * its keys of a segment, tile by tile, and merges the segments in order. Scores are dot products in lanes (tile.h), values add up
- * key by key. So a query's result depends on its position and its keys alone: not on the other queries of its tile, not on how
- * a prompt was cut into chunks, and not on whether the segments were computed by one thread or by many.
+ * its keys of a segment, tile by tile, and merges the segments in order. Scores are dot products in lanes (tile.h),
+ * values add up key by key. So a query's result depends on its position and its keys alone: not on the other queries of
+ * its tile, not on how a prompt was cut into chunks, and not on whether the segments were computed by one thread or by
+ * many.
  *
  * A task is one KV head and a tile of queries (all heads of the group, several tokens): each K and V row is read and
  * converted once for all of them.
@@ -18,12 +19,12 @@
 struct attention_work {
     const struct attention_task *t;
     size_t dim, padded, queries;
-    float *k, *v;            /* [ATTENTION_KEYS][P] */
-    float *q;                /* [Q][P] */
-    float *s;                /* [Q][ATTENTION_KEYS], scores, then probabilities */
-    float *o, *m, *l;        /* of the segment: [Q][P] values, [Q] maximum, [Q] sum; l = 0 while no key was seen */
-    float *to, *tm, *tl;     /* of all segments so far */
-    uint32_t *begin, *end;   /* [Q], the keys of the current tile that the query sees, relative to the tile */
+    float *k, *v;          /* [ATTENTION_KEYS][P] */
+    float *q;              /* [Q][P] */
+    float *s;              /* [Q][ATTENTION_KEYS], scores, then probabilities */
+    float *o, *m, *l;      /* of the segment: [Q][P] values, [Q] maximum, [Q] sum; l = 0 while no key was seen */
+    float *to, *tm, *tl;   /* of all segments so far */
+    uint32_t *begin, *end; /* [Q], the keys of the current tile that the query sees, relative to the tile */
 };
 
 static float *carve(float **p, size_t n) {
@@ -84,8 +85,8 @@ static void load_tile(const struct attention_work *w, size_t tile, size_t begin,
     size_t head_elements = kv->block_size * kv->head_dim;
     for (size_t pos = begin; pos < end; pos++) {
         size_t block = (size_t)table[pos / kv->block_size], offset = pos % kv->block_size;
-        const uint16_t *k = (const uint16_t *)kv->data +
-                            (2 * block * kv->n_kv_heads + w->t->kv_head) * head_elements + offset * kv->head_dim;
+        const uint16_t *k = (const uint16_t *)kv->data + (2 * block * kv->n_kv_heads + w->t->kv_head) * head_elements +
+                            offset * kv->head_dim;
         const uint16_t *v = k + kv->n_kv_heads * head_elements;
         load_half_row(kv->dtype, k, w->dim, w->k + (pos - tile) * w->padded);
         load_half_row(kv->dtype, v, w->dim, w->v + (pos - tile) * w->padded);

@@ -11,13 +11,13 @@
  *   Q6_K  256           low[128], high[64], scales[16], d   (d * s) * (q - 32)          s: 8 bits, per 16 elements
  *
  * In blocks of 32 the low nibbles are elements 0..15 and the high ones 16..31. In Q4_K and Q5_K bytes 32i..32i+31
- * hold elements 64i..64i+31 (low) and 64i+32..64i+63 (high). All arithmetic is in F32; products of d with s and q are exact, so
- * that every element has one rounding and the same value however it is computed.
+ * hold elements 64i..64i+31 (low) and 64i+32..64i+63 (high). All arithmetic is in F32; products of d with s and q are
+ * exact, so that every element has one rounding and the same value however it is computed.
  *
- * A kernel takes a row in pieces of at most LINEAR_CHUNK elements, in two steps that dequant_<variant>.h defines for every
- * T below. Scales come first, all of a piece at once: converting them one by one would cost as much as the quants.
- *   T_open(p, n_blocks, scales)
- *   T_step(block, at, scales, i, v16 out[T_STEP / 16])     elements i * T_STEP .. of the block that begins at element `at`
+ * A kernel takes a row in pieces of at most LINEAR_CHUNK elements, in two steps that dequant_<variant>.h defines for
+ * every T below. Scales come first, all of a piece at once: converting them one by one would cost as much as the
+ * quants. T_open(p, n_blocks, scales) T_step(block, at, scales, i, v16 out[T_STEP / 16])     elements i * T_STEP .. of
+ * the block that begins at element `at`
  */
 #ifndef CPU_BLOCKS_H
 #define CPU_BLOCKS_H
@@ -26,22 +26,44 @@
 #include "half.h"
 
 enum {
-    f32_BLOCK = 16, f32_BYTES = 64, f32_STEP = 16,
-    f16_BLOCK = 16, f16_BYTES = 32, f16_STEP = 16,
-    bf16_BLOCK = 16, bf16_BYTES = 32, bf16_STEP = 16,
-    q4_0_BLOCK = 32, q4_0_BYTES = 18, q4_0_STEP = 32,
-    q4_1_BLOCK = 32, q4_1_BYTES = 20, q4_1_STEP = 32,
-    q5_0_BLOCK = 32, q5_0_BYTES = 22, q5_0_STEP = 32,
-    q5_1_BLOCK = 32, q5_1_BYTES = 24, q5_1_STEP = 32,
-    q8_0_BLOCK = 32, q8_0_BYTES = 34, q8_0_STEP = 32,
-    q4_k_BLOCK = 256, q4_k_BYTES = 144, q4_k_STEP = 64,
-    q5_k_BLOCK = 256, q5_k_BYTES = 176, q5_k_STEP = 64,
-    q6_k_BLOCK = 256, q6_k_BYTES = 210, q6_k_STEP = 128,
+    f32_BLOCK = 16,
+    f32_BYTES = 64,
+    f32_STEP = 16,
+    f16_BLOCK = 16,
+    f16_BYTES = 32,
+    f16_STEP = 16,
+    bf16_BLOCK = 16,
+    bf16_BYTES = 32,
+    bf16_STEP = 16,
+    q4_0_BLOCK = 32,
+    q4_0_BYTES = 18,
+    q4_0_STEP = 32,
+    q4_1_BLOCK = 32,
+    q4_1_BYTES = 20,
+    q4_1_STEP = 32,
+    q5_0_BLOCK = 32,
+    q5_0_BYTES = 22,
+    q5_0_STEP = 32,
+    q5_1_BLOCK = 32,
+    q5_1_BYTES = 24,
+    q5_1_STEP = 32,
+    q8_0_BLOCK = 32,
+    q8_0_BYTES = 34,
+    q8_0_STEP = 32,
+    q4_k_BLOCK = 256,
+    q4_k_BYTES = 144,
+    q4_k_STEP = 64,
+    q5_k_BLOCK = 256,
+    q5_k_BYTES = 176,
+    q5_k_STEP = 64,
+    q6_k_BLOCK = 256,
+    q6_k_BYTES = 210,
+    q6_k_STEP = 128,
 };
 
 /*
- * Of a piece of a row: value = d * q + m, with d = pair[i][0] and m = pair[i][1] of each 32 elements, in Q6_K of each 16. Where a
- * type has no m, pair[i][1] is anything.
+ * Of a piece of a row: value = d * q + m, with d = pair[i][0] and m = pair[i][1] of each 32 elements, in Q6_K of
+ * each 16. Where a type has no m, pair[i][1] is anything.
  */
 struct scales {
     _Alignas(64) float pair[LINEAR_CHUNK / 16][2];

@@ -56,7 +56,8 @@ static size_t scratch_floats(void) {
     return round_up(panel > attention ? panel : attention, 1024);
 }
 
-/* Lay the workspace out from `base` (NULL to measure); returns its size in bytes. No overflow: threads and rows are bounded. */
+/* Lay the workspace out from `base` (NULL to measure); returns its size in bytes. No overflow: threads and rows are
+ * bounded. */
 static size_t workspace_layout(struct backend *b, char *base) {
     size_t at = 0;
 #define TAKE(field, n)                                                                                                 \
@@ -170,9 +171,7 @@ static int cpu_sync(struct backend *b, struct error *err) {
 struct allocation {
     _Alignas(64) size_t mapped_bytes; /* of the mapping, header included; 0: from the heap */
 };
-enum {
-    MAP_FROM = 256 * 1024
-};
+enum { MAP_FROM = 256 * 1024 };
 
 static int cpu_alloc(struct backend *b, size_t bytes, void **out, struct error *err) {
     (void)b;
@@ -232,18 +231,19 @@ static int cpu_weight_load(struct backend *b, struct weight *w, struct error *er
     case DTYPE_Q6_K:
         break;
     default:
-        return error_set(err, ERROR_UNSUPPORTED, "the CPU backend does not compute with weights of type %s", info->name);
+        return error_set(err, ERROR_UNSUPPORTED, "the CPU backend does not compute with weights of type %s",
+                         info->name);
     }
     if (w->n == 0 || w->k == 0 || !w->data) {
         return error_set(err, ERROR_INVALID, "a weight matrix has no elements");
     }
     if (!dtype_row_bytes(w->dtype, w->k, &row_bytes)) {
-        return error_set(err, ERROR_MODEL, "a row of %zu elements is no whole number of %s blocks of %zu", w->k, info->name,
-                         info->block);
+        return error_set(err, ERROR_MODEL, "a row of %zu elements is no whole number of %s blocks of %zu", w->k,
+                         info->name, info->block);
     }
     if (w->row_bytes < row_bytes) {
-        return error_set(err, ERROR_MODEL, "a row of %zu elements of type %s takes %zu bytes, not %zu", w->k, info->name,
-                         row_bytes, w->row_bytes);
+        return error_set(err, ERROR_MODEL, "a row of %zu elements of type %s takes %zu bytes, not %zu", w->k,
+                         info->name, row_bytes, w->row_bytes);
     }
     w->packed = NULL;
     return 0;
@@ -256,7 +256,8 @@ static void cpu_weight_unload(struct backend *b, struct weight *w) {
 
 int check_rows(const struct backend *b, const char *op, size_t rows, struct error *err) {
     if (rows > b->max_rows) {
-        return error_set(err, ERROR_INTERNAL, "%s of %zu rows, but the backend was opened for %zu", op, rows, b->max_rows);
+        return error_set(err, ERROR_INTERNAL, "%s of %zu rows, but the backend was opened for %zu", op, rows,
+                         b->max_rows);
     }
     return 0;
 }

@@ -1,7 +1,7 @@
 /*
- * The CPU backend's inside. cpu.c holds the table of operations: it checks arguments, cuts the work into tasks and hands
- * them to the pool. The kernels behind it are the same source files compiled once a variant (kernels_<variant>.c); cpu_open()
- * picks one by what the machine offers.
+ * The CPU backend's inside. cpu.c holds the table of operations: it checks arguments, cuts the work into tasks and
+ * hands them to the pool. The kernels behind it are the same source files compiled once a variant
+ * (kernels_<variant>.c); cpu_open() picks one by what the machine offers.
  */
 #ifndef CPU_CPU_H
 #define CPU_CPU_H
@@ -11,12 +11,13 @@
 #include <inferd/backend.h>
 
 enum {
-    LINEAR_CHUNK = 1024,      /* elements of k summed at once: a multiple of every block */
-    LINEAR_PANEL = 32,        /* weight rows unpacked together: LINEAR_PANEL * LINEAR_CHUNK floats stay in the L2 cache */
-    LINEAR_FEW_ROWS = 12,     /* up to here a variant may unpack weights in registers, and tasks are cut by bytes */
-    ATTENTION_KEYS = 64,      /* keys of a tile */
-    ATTENTION_SEGMENT = 1024, /* keys of a segment, the unit that a long context is split by: a multiple of ATTENTION_KEYS */
-    ATTENTION_QUERIES = 48,   /* most queries of a task */
+    LINEAR_CHUNK = 1024,  /* elements of k summed at once: a multiple of every block */
+    LINEAR_PANEL = 32,    /* weight rows unpacked together: LINEAR_PANEL * LINEAR_CHUNK floats stay in the L2 cache */
+    LINEAR_FEW_ROWS = 12, /* up to here a variant may unpack weights in registers, and tasks are cut by bytes */
+    ATTENTION_KEYS = 64,  /* keys of a tile */
+    ATTENTION_SEGMENT =
+        1024, /* keys of a segment, the unit that a long context is split by: a multiple of ATTENTION_KEYS */
+    ATTENTION_QUERIES = 48, /* most queries of a task */
     MAX_HEAD_DIM = 1024,
 };
 
@@ -108,7 +109,8 @@ static inline float *worker_scratch(const struct backend *b, size_t worker) {
 
 /* -1 with a sentence if a call has more rows than the workspace was taken for. */
 int check_rows(const struct backend *b, const char *op, size_t rows, struct error *err);
-/* Run fn over [0, rows) in ranges (begin, end), with threads when rows * cost (about floats touched a row) is worth it. */
+/* Run fn over [0, rows) in ranges (begin, end), with threads when rows * cost (about floats touched a row) is worth it.
+ */
 void for_rows(struct backend *b, size_t rows, size_t cost, void (*fn)(const void *arg, size_t begin, size_t end),
               const void *arg);
 
@@ -117,10 +119,10 @@ int cpu_embed(struct backend *b, void *y, size_t ldy, const struct weight *table
               float scale, struct error *err);
 int cpu_rms_norm(struct backend *b, void *y, size_t ldy, void *x, size_t ldx, const void *residual, size_t ldr,
                  const float *w, size_t rows, size_t groups, size_t dim, float eps, struct error *err);
-int cpu_linear(struct backend *b, const void *x, size_t ldx, size_t rows, const struct linear_part *parts, size_t n_parts,
-               struct error *err);
-int cpu_rope(struct backend *b, void *x, size_t ldx, size_t heads, size_t head_dim, const int32_t *positions, size_t rows,
-             const struct rope_table *table, struct error *err);
+int cpu_linear(struct backend *b, const void *x, size_t ldx, size_t rows, const struct linear_part *parts,
+               size_t n_parts, struct error *err);
+int cpu_rope(struct backend *b, void *x, size_t ldx, size_t heads, size_t head_dim, const int32_t *positions,
+             size_t rows, const struct rope_table *table, struct error *err);
 int cpu_kv_store(struct backend *b, struct kv_layer *kv, const void *k, size_t ldk, const void *v, size_t ldv,
                  const int32_t *slot_mapping, size_t rows, struct error *err);
 int cpu_attention(struct backend *b, const struct attention_args *args, struct error *err);
@@ -128,7 +130,8 @@ int cpu_silu_mul(struct backend *b, void *y, size_t ldy, const void *gate, size_
                  size_t rows, size_t dim, enum activation activation, struct error *err);
 int cpu_gather_rows(struct backend *b, void *y, size_t ldy, const void *x, size_t ldx, const int32_t *index, size_t n,
                     size_t dim, struct error *err);
-int cpu_add(struct backend *b, void *x, size_t ldx, const void *y, size_t ldy, size_t rows, size_t dim, struct error *err);
+int cpu_add(struct backend *b, void *x, size_t ldx, const void *y, size_t ldy, size_t rows, size_t dim,
+            struct error *err);
 
 /* Does this machine, its operating system included, run the variant? */
 bool cpu_has_avx2(void);   /* AVX2, FMA, F16C */

@@ -1,4 +1,5 @@
-/* Block types in AVX2 registers (see blocks.h): quants are put together as bytes, then widened, converted and scaled. */
+/* Block types in AVX2 registers (see blocks.h): quants are put together as bytes, then widened, converted and scaled.
+ */
 #include "blocks.h"
 
 VEC_INLINE void no_open(const uint8_t *p, size_t n_blocks, struct scales *s) {

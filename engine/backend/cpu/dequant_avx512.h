@@ -76,7 +76,8 @@ VEC_INLINE void q4_1_step(const uint8_t *block, size_t at, const struct scales *
     avx512_nibbles(block + 4, avx512_table(s, at / 32), out);
 }
 
-/* Five bits would take two tables and two permutations each: they are converted. `high` has the fifth bit of element j at bit j. */
+/* Five bits would take two tables and two permutations each: they are converted. `high` has the fifth bit of element j
+ * at bit j. */
 VEC_INLINE __m512 avx512_q5(__m512i low, uint32_t high) {
     return _mm512_cvtepi32_ps(_mm512_mask_or_epi32(low, (__mmask16)high, low, _mm512_set1_epi32(16)));
 }

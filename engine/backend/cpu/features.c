@@ -63,8 +63,8 @@ static bool read_line(const char *path, char *line, size_t size) {
 }
 
 /*
- * Call `see` with the text of one cgroup v2 file (one line) of this process's group and of each group above it: the tightest
- * limit on the way holds. Without cgroups v2 nothing is seen.
+ * Call `see` with the text of one cgroup v2 file (one line) of this process's group and of each group above it: the
+ * tightest limit on the way holds. Without cgroups v2 nothing is seen.
  */
 static void cgroup_each(const char *file, void (*see)(const char *text, size_t *limit), size_t *limit) {
     char line[1024], path[1200];

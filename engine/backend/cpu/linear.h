@@ -2,8 +2,9 @@
  * y = x W^T (+ bias): the kernel behind `linear`, compiled once a variant.
  *
  * The order of a sum. The k elements are cut into chunks of LINEAR_CHUNK; a chunk's product is sixteen lanes of fused
- * multiply-adds in rising k, folded by v16_sum's tree; the chunks are added in order, then the bias. Every path below keeps
- * this order, and an element's value is the same in all of them (blocks.h), so their results are equal to the bit.
+ * multiply-adds in rising k, folded by v16_sum's tree; the chunks are added in order, then the bias. Every path below
+ * keeps this order, and an element's value is the same in all of them (blocks.h), so their results are equal to the
+ * bit.
  *
  * Few rows: weights are unpacked in registers and used at once (`direct`): each is read once, from memory, and that
  * is what takes the time. More rows: a panel of weight rows is unpacked once into a buffer that the L2 cache holds,
@@ -12,9 +13,9 @@
 #include "tile.h"
 
 /*
- * FEW_ROWS: rows up to which weights are unpacked in registers, again for each group of DIRECT_ROWS; from there on unpacking them
- * once into memory is cheaper. ONE_COLS and DIRECT_COLS: weight rows side by side with one row of x and with more: as many
- * sums as there are registers for.
+ * FEW_ROWS: rows up to which weights are unpacked in registers, again for each group of DIRECT_ROWS; from there on
+ * unpacking them once into memory is cheaper. ONE_COLS and DIRECT_COLS: weight rows side by side with one row of x and
+ * with more: as many sums as there are registers for.
  */
 #if defined(VARIANT_AVX512)
 #include "dequant_avx512.h"
@@ -40,9 +41,7 @@ VEC_INLINE v16 f32_tail(const uint8_t *p, size_t n) {
 }
 
 #if FEW_ROWS > 0
-enum {
-    DIRECT_SUMS = DIRECT_ROWS * DIRECT_COLS > ONE_COLS ? DIRECT_ROWS * DIRECT_COLS : ONE_COLS
-};
+enum { DIRECT_SUMS = DIRECT_ROWS * DIRECT_COLS > ONE_COLS ? DIRECT_ROWS *DIRECT_COLS : ONE_COLS };
 #endif
 
 /* Bytes ahead of what is read: as many as arrive in the time of a memory access. */
@@ -81,13 +80,15 @@ enum {
 #else
 #define DIRECT(T)
 #endif
-#define TYPE(T) {.block = T##_BLOCK, .bytes = T##_BYTES, .unpack = unpack_##T, DIRECT(T)}
+#define TYPE(T)                                                                                                        \
+    { .block = T##_BLOCK, .bytes = T##_BYTES, .unpack = unpack_##T, DIRECT(T) }
 
 static const struct linear_type {
     size_t block, bytes; /* offsets of a chunk come from these: LINEAR_CHUNK is a multiple of every block */
     void (*unpack)(const uint8_t *p, size_t n, float *out);
 #if FEW_ROWS > 0
-    void (*direct)(size_t rows, size_t cols, const uint8_t *const *w, size_t n, const float *x, size_t ldx, float *part);
+    void (*direct)(size_t rows, size_t cols, const uint8_t *const *w, size_t n, const float *x, size_t ldx,
+                   float *part);
 #endif
 } linear_types[DTYPE_COUNT] = {
     [DTYPE_F32] = TYPE(f32),   [DTYPE_F16] = TYPE(f16),   [DTYPE_BF16] = TYPE(bf16), [DTYPE_Q4_0] = TYPE(q4_0),
@@ -128,8 +129,8 @@ static void direct_sums(const struct linear_tile *t, size_t m, size_t rows, cons
 }
 
 /*
- * Weight rows are taken as `cols` streams side by side, each through its own run of rows: hardware prefetches a long stream.
- * Rows of x go in even groups over the same weight rows, which are in the cache from the second group on.
+ * Weight rows are taken as `cols` streams side by side, each through its own run of rows: hardware prefetches a long
+ * stream. Rows of x go in even groups over the same weight rows, which are in the cache from the second group on.
  */
 static void linear_direct(const struct linear_tile *t) {
     const struct weight *w = t->w;

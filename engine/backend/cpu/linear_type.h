@@ -29,7 +29,8 @@ static void CAT(unpack_, T)(const uint8_t *p, size_t n, float *out) {
 }
 
 #if FEW_ROWS > 0
-/* part[r][c] = sum over n elements of x[r] * W[c], `rows` rows by `cols` weight rows (constants), weights unpacked in registers. */
+/* part[r][c] = sum over n elements of x[r] * W[c], `rows` rows by `cols` weight rows (constants), weights unpacked in
+ * registers. */
 VEC_INLINE void CAT(direct_tile_, T)(const unsigned rows, const unsigned cols, const uint8_t *const *w, size_t n,
                                      const float *x, size_t ldx, float *part) {
     v16 acc[DIRECT_SUMS];

@@ -1,15 +1,16 @@
-/* attention: checks the batch, cuts it into tasks, and splits long contexts over the threads where there are few tasks. */
+/* attention: checks the batch, cuts it into tasks, and splits long contexts over the threads where there are few tasks.
+ */
 #include "cpu.h"
 
 struct attention_job {
     struct backend *b;
     const struct attention_args *args;
     size_t n_ranges;
-    size_t group;       /* query heads of a KV head */
-    size_t task_heads;  /* query heads of a task */
-    size_t head_tasks;  /* tasks of a KV head's group */
-    size_t n_segments;  /* when split: of every task, counted from position 0 */
-    size_t stride;      /* floats of a partial result */
+    size_t group;      /* query heads of a KV head */
+    size_t task_heads; /* query heads of a task */
+    size_t head_tasks; /* tasks of a KV head's group */
+    size_t n_segments; /* when split: of every task, counted from position 0 */
+    size_t stride;     /* floats of a partial result */
 };
 
 static size_t div_up(size_t a, size_t b) {
@@ -37,8 +38,8 @@ static int check_shapes(const struct backend *b, const struct attention_args *a,
                          dtype_info(kv->dtype)->name);
     }
     if (a->head_dim == 0 || a->head_dim > MAX_HEAD_DIM) {
-        return error_set(err, ERROR_UNSUPPORTED, "attention heads of %zu features, at most %d are supported", a->head_dim,
-                         MAX_HEAD_DIM);
+        return error_set(err, ERROR_UNSUPPORTED, "attention heads of %zu features, at most %d are supported",
+                         a->head_dim, MAX_HEAD_DIM);
     }
     if (a->n_kv_heads == 0 || a->n_heads % a->n_kv_heads != 0 || a->head_dim != kv->head_dim ||
         a->n_kv_heads != kv->n_kv_heads || kv->block_size == 0) {
@@ -51,8 +52,8 @@ static int check_shapes(const struct backend *b, const struct attention_args *a,
 static int check_sequence(const struct attention_args *a, size_t s, struct error *err) {
     int32_t first = a->cu_seqlens[s], last = a->cu_seqlens[s + 1], context = a->context_lens[s];
     if (first < 0 || last < first || (size_t)last > a->rows || context < last - first) {
-        return error_set(err, ERROR_INTERNAL, "attention: sequence %zu has rows %d to %d and a context of %d", s, (int)first,
-                         (int)last, (int)context);
+        return error_set(err, ERROR_INTERNAL, "attention: sequence %zu has rows %d to %d and a context of %d", s,
+                         (int)first, (int)last, (int)context);
     }
     size_t blocks = last > first ? div_up((size_t)context, a->kv->block_size) : 0;
     if (blocks > a->max_blocks) {
@@ -62,8 +63,8 @@ static int check_sequence(const struct attention_args *a, size_t s, struct error
     for (size_t i = 0; i < blocks; i++) {
         int32_t block = a->block_tables[s * a->max_blocks + i];
         if (block < 0 || (size_t)block >= a->kv->n_blocks) {
-            return error_set(err, ERROR_INTERNAL, "attention: block %d of sequence %zu is not one of %zu", (int)block, s,
-                             a->kv->n_blocks);
+            return error_set(err, ERROR_INTERNAL, "attention: block %d of sequence %zu is not one of %zu", (int)block,
+                             s, a->kv->n_blocks);
         }
     }
     return 0;

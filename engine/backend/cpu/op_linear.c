@@ -3,10 +3,11 @@
 
 enum {
     MAX_PARTS = 8,
-    TASK_BYTES = 128 * 1024,     /* of weights a task reads when there are few rows: long streams are what memory is fast at */
+    TASK_BYTES =
+        128 * 1024, /* of weights a task reads when there are few rows: long streams are what memory is fast at */
     LEAST_TASK_BYTES = 16 * 1024, /* about a microsecond, what it takes to hand it to another thread */
-    TASK_ROWS = 4,          /* weight rows of such a task come in fours */
-    TASKS_A_THREAD = 4,     /* at least, where possible, so that a disturbed thread does not hold up the others */
+    TASK_ROWS = 4,                /* weight rows of such a task come in fours */
+    TASKS_A_THREAD = 4,           /* at least, where possible, so that a disturbed thread does not hold up the others */
 };
 
 struct linear_job {
@@ -15,10 +16,10 @@ struct linear_job {
     size_t ldx, rows;
     const struct linear_part *parts;
     size_t n_parts;
-    size_t task_cols;           /* weight rows of a task */
-    size_t task_rows;           /* rows of x of a task */
-    size_t row_tasks;           /* tasks that share the same weight rows */
-    size_t ends[MAX_PARTS];     /* tasks of parts 0..i */
+    size_t task_cols;       /* weight rows of a task */
+    size_t task_rows;       /* rows of x of a task */
+    size_t row_tasks;       /* tasks that share the same weight rows */
+    size_t ends[MAX_PARTS]; /* tasks of parts 0..i */
 };
 
 static size_t min_size(size_t a, size_t b) {
@@ -54,8 +55,8 @@ static void linear_task(void *arg, size_t i, size_t worker) {
 }
 
 /*
- * Few rows: reading the weights takes the time, so tasks are bytes of them. Many rows: a task is a panel of weight rows with
- * all rows of x, or with a part of them where there are too few panels for the threads.
+ * Few rows: reading the weights takes the time, so tasks are bytes of them. Many rows: a task is a panel of weight rows
+ * with all rows of x, or with a part of them where there are too few panels for the threads.
  */
 static void plan_tasks(struct linear_job *job) {
     size_t threads = job->b->threads, n = 0, bytes = 0;
@@ -86,8 +87,8 @@ static void plan_tasks(struct linear_job *job) {
     }
 }
 
-int cpu_linear(struct backend *b, const void *x, size_t ldx, size_t rows, const struct linear_part *parts, size_t n_parts,
-               struct error *err) {
+int cpu_linear(struct backend *b, const void *x, size_t ldx, size_t rows, const struct linear_part *parts,
+               size_t n_parts, struct error *err) {
     if (check_rows(b, "linear", rows, err) < 0) {
         return -1;
     }

@@ -25,7 +25,8 @@ static void fill_cache(const void *arg, size_t begin, size_t end) {
     }
 }
 
-static bool cache_has(const struct rope_cache *c, const int32_t *positions, size_t rows, const struct rope_table *table) {
+static bool cache_has(const struct rope_cache *c, const int32_t *positions, size_t rows,
+                      const struct rope_table *table) {
     return c->rows == rows && c->n_rot == table->n_rot && c->mscale == table->mscale &&
            memcmp(c->positions, positions, rows * sizeof *positions) == 0 &&
            memcmp(c->inv_freq, table->inv_freq, table->n_rot / 2 * sizeof *c->inv_freq) == 0;
@@ -66,14 +67,15 @@ static void rope_rows(const void *arg, size_t begin, size_t end) {
     }
 }
 
-int cpu_rope(struct backend *b, void *x, size_t ldx, size_t heads, size_t head_dim, const int32_t *positions, size_t rows,
-             const struct rope_table *table, struct error *err) {
+int cpu_rope(struct backend *b, void *x, size_t ldx, size_t heads, size_t head_dim, const int32_t *positions,
+             size_t rows, const struct rope_table *table, struct error *err) {
     if (check_rows(b, "rope", rows, err) < 0) {
         return -1;
     }
     if (table->n_rot % 2 != 0 || table->n_rot > head_dim || table->n_rot > MAX_HEAD_DIM) {
-        return error_set(err, ERROR_UNSUPPORTED, "rope rotates an even number of features, at most the head's %zu and %d, not %zu",
-                         head_dim, MAX_HEAD_DIM, table->n_rot);
+        return error_set(err, ERROR_UNSUPPORTED,
+                         "rope rotates an even number of features, at most the head's %zu and %d, not %zu", head_dim,
+                         MAX_HEAD_DIM, table->n_rot);
     }
     if (rows == 0 || table->n_rot == 0) {
         return 0;

@@ -32,7 +32,8 @@ int cpu_embed(struct backend *b, void *y, size_t ldy, const struct weight *table
     }
     for (size_t r = 0; r < rows; r++) {
         if (token_ids[r] < 0 || (size_t)token_ids[r] >= table->n) {
-            return error_set(err, ERROR_INVALID, "token id %d is not in the vocabulary of %zu", (int)token_ids[r], table->n);
+            return error_set(err, ERROR_INVALID, "token id %d is not in the vocabulary of %zu", (int)token_ids[r],
+                             table->n);
         }
     }
     struct embed_job job = {b->kernels, y, ldy, table, token_ids, scale};
@@ -138,7 +139,8 @@ static void add_rows(const void *arg, size_t begin, size_t end) {
     }
 }
 
-int cpu_add(struct backend *b, void *x, size_t ldx, const void *y, size_t ldy, size_t rows, size_t dim, struct error *err) {
+int cpu_add(struct backend *b, void *x, size_t ldx, const void *y, size_t ldy, size_t rows, size_t dim,
+            struct error *err) {
     if (check_rows(b, "add", rows, err) < 0) {
         return -1;
     }

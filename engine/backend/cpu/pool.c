@@ -109,7 +109,8 @@ static bool wait_for_work(struct pool *p) {
     for (;;) {
         uint32_t seen = atomic_load(&p->wakeups);
         atomic_fetch_add(&p->sleepers, 1);
-        /* Announced as asleep first, looked for work after: the caller does the two in the other order, so one of us sees it. */
+        /* Announced as asleep first, looked for work after: the caller does the two in the other order, so one of us
+         * sees it. */
         bool stop = atomic_load(&p->stop), idle = chunks_left(atomic_load(&p->ticket)) == 0;
         if (!stop && idle) {
             futex_wait(&p->wakeups, seen);

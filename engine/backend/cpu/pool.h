@@ -1,6 +1,6 @@
 /*
- * Worker threads that share one loop at a time. The caller takes part. Idle workers spin for some tens of microseconds, since
- * the next operation of a forward pass follows at once, then sleep: an idle pool uses no CPU.
+ * Worker threads that share one loop at a time. The caller takes part. Idle workers spin for some tens of microseconds,
+ * since the next operation of a forward pass follows at once, then sleep: an idle pool uses no CPU.
  */
 #ifndef CPU_POOL_H
 #define CPU_POOL_H
@@ -14,8 +14,9 @@ struct pool;
 struct pool *pool_create(size_t threads, struct error *err);
 void pool_free(struct pool *p); /* NULL is fine; no run may be in progress */
 
-/* Call fn(arg, i, worker) once for each i < n, in any order, on any worker < threads; returns when all are done. What the caller
- * wrote before is seen by fn, what fn wrote is seen by the caller after. One caller at a time; fn must not call pool_run. */
+/* Call fn(arg, i, worker) once for each i < n, in any order, on any worker < threads; returns when all are done. What
+ * the caller wrote before is seen by fn, what fn wrote is seen by the caller after. One caller at a time; fn must not
+ * call pool_run. */
 void pool_run(struct pool *p, size_t n, void (*fn)(void *arg, size_t i, size_t worker), void *arg);
 
 #endif

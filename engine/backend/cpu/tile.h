@@ -1,6 +1,7 @@
 /*
- * The register tile that both linear and attention run on: TILE_ROWS x TILE_COLS dot products at once. Its size keeps every sum
- * in a register (32 of 16 floats with AVX-512, 8 pairs with AVX2, 4 quadruples with SSE2) and reads each operand for several of them.
+ * The register tile that both linear and attention run on: TILE_ROWS x TILE_COLS dot products at once. Its size keeps
+ * every sum in a register (32 of 16 floats with AVX-512, 8 pairs with AVX2, 4 quadruples with SSE2) and reads each
+ * operand for several of them.
  */
 #ifndef CPU_TILE_H
 #define CPU_TILE_H
@@ -68,8 +69,7 @@ VEC_INLINE void tile(const unsigned rows, const float *x, size_t ldx, const floa
     sum_all(acc, rows * TILE_COLS, part);
 }
 
-static void tile_rows(size_t rows, const float *x, size_t ldx, const float *w, size_t ldw, size_t n,
-                      float *part) {
+static void tile_rows(size_t rows, const float *x, size_t ldx, const float *w, size_t ldw, size_t n, float *part) {
     switch (rows) {
 #if TILE_ROWS > 1
     case 2:

@@ -21,7 +21,8 @@
 #define SANITIZED
 #endif
 
-/* Sums live in registers only once their loops are unrolled. A sanitizer checks every access, and would take minutes to compile that. */
+/* Sums live in registers only once their loops are unrolled. A sanitizer checks every access, and would take minutes to
+ * compile that. */
 #if defined(SANITIZED) && defined(__clang__)
 #define UNROLL _Pragma("clang loop unroll(disable) vectorize(disable)")
 #elif defined(SANITIZED)

@@ -5,8 +5,7 @@ typedef struct {
     __m256 lo, hi; /* elements 0..7, 8..15 */
 } v16;
 
-#define V16_EACH(expr_lo, expr_hi)                                                                                     \
-    ((v16){(expr_lo), (expr_hi)})
+#define V16_EACH(expr_lo, expr_hi) ((v16){(expr_lo), (expr_hi)})
 
 VEC_INLINE v16 v16_zero(void) {
     return V16_EACH(_mm256_setzero_ps(), _mm256_setzero_ps());
