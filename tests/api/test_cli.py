@@ -304,8 +304,8 @@ class Terminal:
     def __init__(self, *arguments):
         try:
             self.pid, self.fd = pty.fork()
-        except OSError as e:  # a chroot without /dev/pts
-            pytest.skip(f"no pseudo terminal here: {e}")
+        except OSError as e:  # a root file system without devpts
+            pytest.skip(f"no terminal can be made here: {e}")
         if self.pid == 0:
             os.environ["TERM"] = "xterm"
             for name in [n for n in os.environ if n.startswith("INFERD")]:
@@ -346,6 +346,16 @@ class Terminal:
                 return self.code
         raise AssertionError(f"inferd chat still runs: {self.text[-500:]!r}")
 
+    def leave(self):
+        """Ctrl-D until it is taken: one that comes while the terminal changes its mode is lost."""
+        for _ in range(10):
+            self.type("\x04")
+            try:
+                return self.wait(seconds=2)
+            except AssertionError:
+                pass
+        return self.wait()
+
     def close(self):
         if self.code is None:
             os.kill(self.pid, signal.SIGKILL)
@@ -355,10 +365,6 @@ class Terminal:
 
 @pytest.fixture
 def terminal():
-    try:
-        os.close(os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY))
-    except OSError as e:  # a root file system without devpts
-        pytest.skip(f"no terminal can be made here: {e.strerror}")
     t = Terminal("chat", MODEL, "--seed", "1", "--temperature", "0", "--ctx", "2048")
     t.expect(r"/help.*\n> ")
     yield t
@@ -389,8 +395,7 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(terminal):
         terminal.expect(r"\n[^\n]*\w+ \w+ \w+")  # it streams
         terminal.type("\x03")
         terminal.expect(r"stopped\).*\n> ", seconds=10)
-    terminal.type("\x04")
-    assert terminal.wait() == 0
+    assert terminal.leave() == 0
 
 
 def test_ctrl_c_at_the_prompt_twice_leaves(terminal):

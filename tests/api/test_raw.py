@@ -264,7 +264,7 @@ def test_a_slow_reader_is_dropped_and_hinders_nobody(fake):
     s = socket.socket()
     s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     s.connect(("127.0.0.1", d.port))
-    s.sendall(post_bytes("/v1/completions", request("@loop", stream=True, max_tokens=200_000)))
+    s.sendall(post_bytes("/v1/completions", request("@loop", stream=True, max_tokens=900_000)))
     wait_for(lambda: d.metrics()[("inferd_slow_readers_dropped_total", ())] == 1, 30, "the reader is dropped")
     assert d.post("/v1/completions", request("@say hi")).status == 200
     d.wait_idle()
