@@ -61,6 +61,9 @@ static int edit_getc(EditLine *edit, wchar_t *out) {
         if (n <= 0) {
             return n == 0 ? 0 : -1;
         }
+        if (byte == '\0') { /* what is left of a Ctrl-D typed before the terminal changed its mode; libedit would insert it */
+            continue;
+        }
         size_t r = mbrtowc(out, &byte, 1, &state);
         if (r == (size_t)-2) { /* the character goes on */
             continue;
