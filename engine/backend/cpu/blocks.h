@@ -16,8 +16,11 @@
  *
  * A kernel takes a row in pieces of at most LINEAR_CHUNK elements, in two steps that dequant_<variant>.h defines for
  * every T below. Scales come first, all of a piece at once: converting them one by one would cost as much as the
- * quants. T_open(p, n_blocks, scales) T_step(block, at, scales, i, v16 out[T_STEP / 16])     elements i * T_STEP .. of
- * the block that begins at element `at`
+ * quants.
+ *
+ *   T_open(p, n_blocks, scales)
+ *   T_step(block, at, scales, i, out)    elements i * T_STEP .. of the block that begins at element `at`, T_STEP / 16
+ *                                        vectors
  */
 #ifndef CPU_BLOCKS_H
 #define CPU_BLOCKS_H
