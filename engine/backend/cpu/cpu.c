@@ -129,6 +129,7 @@ static int cpu_open(const struct backend_config *config, struct backend **out, s
         b->threads = MAX_THREADS;
     }
     b->max_rows = config->max_rows;
+    b->memory_total = cpu_available_memory(); /* reads files: once, for info() is asked at every step */
     b->scratch_floats = scratch_floats();
     b->partial_floats = PARTIAL_FLOATS;
     read_device_name(b->device, sizeof b->device);
@@ -157,7 +158,7 @@ static void cpu_info(const struct backend *b, struct backend_info *out) {
         .device = b->device,
         .threads = b->threads,
         .activation_dtype = DTYPE_F32,
-        .memory_total = cpu_available_memory(),
+        .memory_total = b->memory_total,
     };
 }
 

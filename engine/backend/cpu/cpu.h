@@ -89,6 +89,7 @@ struct backend {
     const struct cpu_kernels *kernels;
     struct pool *pool;
     size_t threads, max_rows;
+    size_t memory_total;
     char device[64];
 
     /* Workspace, one mapping: pages that are never used take no memory. */
