@@ -18,7 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define BACKEND_ABI 1u /* raise on every change of this header */
+#define BACKEND_ABI 2u /* raise on every change of this header */
 
 enum dtype {
     DTYPE_F32,
@@ -179,9 +179,6 @@ struct backend_ops {
     /* y[i] = x[index[i]], i < n */
     int (*gather_rows)(struct backend *b, void *y, size_t ldy, const void *x, size_t ldx, const int32_t *index, size_t n,
                        size_t dim, struct error *err);
-
-    /* x[r] += y[r] */
-    int (*add)(struct backend *b, void *x, size_t ldx, const void *y, size_t ldy, size_t rows, size_t dim, struct error *err);
 };
 
 /* The registry (engine/backend/registry.c): by name ("cpu", "auto"). ERROR_DEVICE if there is none. */

@@ -243,7 +243,7 @@ def test_half_open_connections_hinder_nobody(fake):
         s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Le")
     began = time.monotonic()
     assert d.post("/v1/completions", request("@say hi")).status == 200
-    assert time.monotonic() - began < 0.1 * SLOW + 0.1
+    assert time.monotonic() - began < 2 * SLOW  # not one of the time limits that the half-sent ones run into
     for s in half:
         s.close()
 

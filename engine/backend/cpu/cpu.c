@@ -307,5 +307,4 @@ const struct backend_ops backend_cpu_ops = {
     .attention = cpu_attention,
     .silu_mul = cpu_silu_mul,
     .gather_rows = cpu_gather_rows,
-    .add = cpu_add,
 };

@@ -131,8 +131,6 @@ int cpu_silu_mul(struct backend *b, void *y, size_t ldy, const void *gate, size_
                  size_t rows, size_t dim, enum activation activation, struct error *err);
 int cpu_gather_rows(struct backend *b, void *y, size_t ldy, const void *x, size_t ldx, const int32_t *index, size_t n,
                     size_t dim, struct error *err);
-int cpu_add(struct backend *b, void *x, size_t ldx, const void *y, size_t ldy, size_t rows, size_t dim,
-            struct error *err);
 
 /* Does this machine, its operating system included, run the variant? */
 bool cpu_has_avx2(void);   /* AVX2, FMA, F16C */

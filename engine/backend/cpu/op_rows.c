@@ -124,31 +124,6 @@ int cpu_gather_rows(struct backend *b, void *y, size_t ldy, const void *x, size_
     return 0;
 }
 
-struct add_job {
-    const struct cpu_kernels *kernels;
-    float *x;
-    size_t ldx;
-    const float *y;
-    size_t ldy, dim;
-};
-
-static void add_rows(const void *arg, size_t begin, size_t end) {
-    const struct add_job *j = arg;
-    for (size_t r = begin; r < end; r++) {
-        j->kernels->add_row(j->x + r * j->ldx, j->y + r * j->ldy, j->dim);
-    }
-}
-
-int cpu_add(struct backend *b, void *x, size_t ldx, const void *y, size_t ldy, size_t rows, size_t dim,
-            struct error *err) {
-    if (check_rows(b, "add", rows, err) < 0) {
-        return -1;
-    }
-    struct add_job job = {b->kernels, x, ldx, y, ldy, dim};
-    for_rows(b, rows, dim, add_rows, &job);
-    return 0;
-}
-
 struct kv_store_job {
     const struct cpu_kernels *kernels;
     const struct kv_layer *kv;
