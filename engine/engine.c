@@ -66,7 +66,14 @@ void engine_config_default(struct engine_config *c) {
         .max_waiting = 256,
         .kv_block_size = 16,
         .memory_utilization = 0.9,
+        .scheduling = "fcfs",
+        .prefix_cache = true,
     };
+}
+
+void engine_request_default(struct engine_request *r) {
+    *r = (struct engine_request){.speculative_tokens = -1, .n_prompt_logprobs = -1};
+    engine_sampling_default(&r->sampling);
 }
 
 /* ---- events ---- */

@@ -295,20 +295,20 @@ static int submit_choice(struct request *r, struct choice *c, struct error *err)
     if (table_add(&s->choices, c, err)) {
         return -1;
     }
-    struct engine_request e = {
-        .id = c->id,
-        .prompt = prompt->tokens.ids,
-        .n_prompt = prompt->tokens.n,
-        .max_tokens = max_tokens_of(r, prompt),
-        .min_tokens = (size_t)p->min_tokens,
-        .stop = p->stop,
-        .n_stop = p->n_stop,
-        .stop_ids = p->stop_ids,
-        .n_stop_ids = p->n_stop_ids,
-        .include_stop = p->include_stop,
-        .ignore_eos = p->ignore_eos,
-        .skip_special = p->skip_special_tokens,
-    };
+    struct engine_request e;
+    engine_request_default(&e);
+    e.id = c->id;
+    e.prompt = prompt->tokens.ids;
+    e.n_prompt = prompt->tokens.n;
+    e.max_tokens = max_tokens_of(r, prompt);
+    e.min_tokens = (size_t)p->min_tokens;
+    e.stop = p->stop;
+    e.n_stop = p->n_stop;
+    e.stop_ids = p->stop_ids;
+    e.n_stop_ids = p->n_stop_ids;
+    e.include_stop = p->include_stop;
+    e.ignore_eos = p->ignore_eos;
+    e.skip_special = p->skip_special_tokens;
     params_sampling(p, r->api->where, &e.sampling);
     e.sampling.choice = (uint32_t)(c->index % (size_t)p->n);
     if (engine_submit(s->engine, &e, err)) {

@@ -27,6 +27,12 @@ struct engine_config {
     size_t max_sequences;       /* sequences in one step */
     size_t max_batched_tokens;  /* tokens in one step */
     size_t max_waiting;         /* queued requests; beyond: ERROR_QUEUE_FULL */
+    size_t max_waiting_tokens;  /* prompt tokens of queued requests; beyond: ERROR_QUEUE_FULL; 0 = no bound */
+    const char *scheduling;     /* "fcfs": in order of arrival; "priority": lower priority first, then arrival */
+    double priority_ageing;     /* s of waiting that are worth one level of priority, 0 = never */
+    bool prefix_cache;          /* blocks of computed tokens are kept and found again */
+    size_t speculative_tokens;  /* most tokens drafted in a step for a request that does not say; 0 = off */
+    uint64_t null_step_ns;      /* device "null" alone: how long a step takes */
     size_t kv_block_size;       /* tokens in a KV block, a power of two 8..256 */
     double memory_utilization;  /* share of the device's memory that may be used, (0, 1] */
     size_t kv_tokens;           /* 0 = from memory_utilization (and no more than max_sequences * max_model_len); else exactly */
@@ -95,7 +101,18 @@ struct engine_request {
     bool include_stop; /* the stop string stays in the text */
     bool ignore_eos;
     bool skip_special; /* special tokens are left out of the text */
+
+    int32_t priority;        /* lower first; counts when scheduling is "priority" */
+    uint64_t tenant;         /* whose request it is (an API key): tenants get fair shares; 0 = nobody's */
+    uint8_t cache_salt[32];  /* prefix-cache blocks are shared among equal salts only */
+    uint64_t parent;         /* id of a live request with the same prompt and salt, submitted before, whose KV of the
+                                prompt this one shares; 0 = none. A parent that is gone does no harm. */
+    int32_t speculative_tokens; /* most tokens drafted in a step; 0 = off, -1 = the engine's setting */
+    int32_t n_prompt_logprobs;  /* -1 = none; 0..20: logprobs of the prompt's tokens, and this many top ones */
+    bool score_only;            /* nothing is generated: the prompt's logprobs, then DONE; max_tokens is ignored */
 };
+/* All zero but for what has another neutral value (sampling, speculative_tokens and n_prompt_logprobs -1). */
+void engine_request_default(struct engine_request *r);
 
 /*
  * Queue a request (everything is copied). ERROR_INVALID (err->param set) for values out of range,
@@ -106,9 +123,17 @@ int engine_submit(struct engine *e, const struct engine_request *r, struct error
 /* Ask that a request end: it marks; the step boundary frees and sends DONE/CANCELLED. Unknown ids do nothing. */
 void engine_cancel(struct engine *e, uint64_t id);
 
-enum finish_reason { FINISH_STOP, FINISH_LENGTH, FINISH_CANCELLED, FINISH_ERROR };
+enum finish_reason { FINISH_STOP, FINISH_LENGTH, FINISH_CANCELLED, FINISH_ERROR, FINISH_REPETITION };
 
-enum engine_event_kind { ENGINE_EVENT_STARTED, ENGINE_EVENT_TOKEN, ENGINE_EVENT_DONE, ENGINE_EVENT_ERROR };
+/* PROMPT: one token of the prompt with its logprob, in order, before the first TOKEN (n_prompt_logprobs >= 0); the
+ * first one has no logprob (nothing comes before it): NaN. */
+enum engine_event_kind {
+    ENGINE_EVENT_STARTED,
+    ENGINE_EVENT_PROMPT,
+    ENGINE_EVENT_TOKEN,
+    ENGINE_EVENT_DONE,
+    ENGINE_EVENT_ERROR,
+};
 
 struct token_logprob {
     int32_t id;
@@ -151,7 +176,10 @@ void engine_drain(struct engine *e);
 struct engine_stats {
     uint64_t running, waiting;          /* gauges; running = sequences that hold KV or are scheduled */
     uint64_t kv_blocks_used, kv_blocks; /* gauges */
+    uint64_t kv_blocks_cached;                                /* gauge: unreferenced, but their tokens can be found again */
+    uint64_t waiting_tokens;                                  /* gauge: prompt tokens of queued requests */
     uint64_t prompt_tokens, generation_tokens, cached_tokens; /* counters */
+    uint64_t drafts, drafted_tokens, accepted_tokens;         /* speculation: drafts made; tokens in them; kept */
     uint64_t steps, preemptions;
     uint64_t nonfinite_logits;
     uint64_t last_step_ns; /* clock_now_ns of the last finished step */

@@ -130,13 +130,16 @@ static int make_prompt(struct chat *c, struct tokens *prompt, struct error *err)
 
 static int submit(struct chat *c, const struct tokens *prompt, struct error *err) {
     const struct chat_options *o = c->options;
-    struct engine_request r = {.id = ++c->next_id, .prompt = prompt->ids, .n_prompt = prompt->n};
+    struct engine_request r;
+    engine_request_default(&r);
+    r.id = ++c->next_id;
+    r.prompt = prompt->ids;
+    r.n_prompt = prompt->n;
     r.max_tokens = o->max_tokens;
     if (r.max_tokens > c->info.max_model_len - prompt->n) {
         r.max_tokens = 0;
     }
     r.skip_special = true;
-    engine_sampling_default(&r.sampling);
     r.sampling.temperature = (float)o->temperature;
     r.sampling.top_p = (float)o->top_p;
     r.sampling.top_k = (int32_t)o->top_k;

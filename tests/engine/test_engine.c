@@ -57,6 +57,7 @@ static void note(struct outcome *o, const struct engine_event *e) {
     o->after_end |= o->terminal > 0;
     switch (e->kind) {
     case ENGINE_EVENT_STARTED:
+    case ENGINE_EVENT_PROMPT:
         o->started++;
         break;
     case ENGINE_EVENT_TOKEN:
@@ -129,12 +130,13 @@ static struct engine *open_engine(const char *model, size_t max_sequences, size_
 static int32_t prompts[MAX_REQUESTS][CONTEXT];
 
 static struct engine_request plain_request(uint64_t id, size_t n_prompt, size_t max_tokens) {
-    struct engine_request r = {.id = id,
-                               .prompt = prompts[id % MAX_REQUESTS],
-                               .n_prompt = n_prompt,
-                               .max_tokens = max_tokens,
-                               .skip_special = true};
-    engine_sampling_default(&r.sampling);
+    struct engine_request r;
+    engine_request_default(&r);
+    r.id = id;
+    r.prompt = prompts[id % MAX_REQUESTS];
+    r.n_prompt = n_prompt;
+    r.max_tokens = max_tokens;
+    r.skip_special = true;
     r.sampling.temperature = 0;
     return r;
 }

@@ -52,6 +52,11 @@ void engine_sampling_default(struct sampling *s) {
     *s = (struct sampling){.temperature = 1, .top_p = 1, .repetition_penalty = 1, .n_logprobs = -1};
 }
 
+void engine_request_default(struct engine_request *r) {
+    *r = (struct engine_request){.speculative_tokens = -1, .n_prompt_logprobs = -1};
+    engine_sampling_default(&r->sampling);
+}
+
 static void emit(struct engine *e, const struct engine_event *event) {
     struct queued *q = calloc(1, sizeof *q);
     q->event = *event;
