@@ -64,13 +64,57 @@ void engine_get_info(const struct engine *e, struct engine_info *out);
 #define ENGINE_MAX_STOP_IDS 64
 #define ENGINE_MAX_LOGIT_BIAS 1024
 #define ENGINE_MAX_TOP_LOGPROBS 20
+#define ENGINE_MAX_BAD_WORDS 256    /* token sequences: each of 128 words with and without a leading space */
+#define ENGINE_MAX_BAD_WORD_IDS 64  /* tokens of one */
+#define ENGINE_MAX_DRY_BREAKERS 32
+#define ENGINE_MAX_DRY_BREAKER_LEN 64 /* bytes of one */
+#define ENGINE_MAX_PATTERN 1024       /* tokens in a pattern of repetition detection, and how often it may come */
 
 struct logit_bias {
     int32_t id;
     float bias;
 };
 
-/* Defaults (engine_sampling_default): temperature 1, top_p 1, top_k 0, min_p 0, penalties neutral. */
+struct meta_stop { /* a stop string, or another text of a request */
+    const char *bytes;
+    size_t len;
+};
+
+struct token_sequence {
+    const int32_t *ids;
+    size_t n; /* >= 1 */
+};
+
+/* The steps from logits to a choice that may be put in another order, or left out. */
+enum sampler_stage {
+    SAMPLER_PENALTIES,
+    SAMPLER_DRY,
+    SAMPLER_TOP_N_SIGMA,
+    SAMPLER_TOP_K,
+    SAMPLER_TYPICAL_P,
+    SAMPLER_TOP_P,
+    SAMPLER_MIN_P,
+    SAMPLER_XTC,
+    SAMPLER_TEMPERATURE,
+    SAMPLER_STAGES /* how many there are */
+};
+
+struct sampler_order {
+    uint8_t n;
+    uint8_t stages[SAMPLER_STAGES]; /* [n] enum sampler_stage, none twice */
+};
+
+/*
+ * From names like "penalties;dry;temperature;min_p;top_k;typ_p;top_p;xtc" (';' or ',' between them, spaces ignored; the
+ * names are llama.cpp's). ERROR_INVALID, param "samplers", for a name that is unknown or comes twice.
+ */
+int engine_sampler_order(const char *names, size_t len, struct sampler_order *out, struct error *err);
+
+/*
+ * Defaults (engine_sampling_default): everything neutral, the order of ENGINE_SAMPLER_ORDER. The formulas and their
+ * sources stand in engine/sampler.h.
+ */
+#define ENGINE_SAMPLER_ORDER "penalties;dry;temperature;top_n_sigma;min_p;top_k;typ_p;top_p;xtc"
 struct sampling {
     float temperature; /* [0, 2]; below 1e-5 greedy */
     float top_p;       /* (0, 1] */
@@ -78,6 +122,28 @@ struct sampling {
     float min_p;       /* [0, 1] */
     float presence_penalty, frequency_penalty; /* [-2, 2], over generated tokens (OpenAI) */
     float repetition_penalty;                  /* > 0, over prompt and generated tokens (Keskar et al. 2019) */
+    int32_t repeat_last_n;  /* how many of the last tokens these three look at; -1 = all, 0 = none */
+    float typical_p;        /* (0, 1], 1 = off */
+    float top_n_sigma;      /* [0, 100], 0 = off */
+    float xtc_probability;  /* [0, 1], 0 = off */
+    float xtc_threshold;    /* [0, 1], above 0.5 = off */
+    float dynatemp_range;   /* [0, 2], 0 = off: temperature between t - range and t + range, by the entropy */
+    float dynatemp_exponent; /* [0, 100] */
+    float dry_multiplier;   /* [0, 100], 0 = off */
+    float dry_base;         /* [1, 100] */
+    int32_t dry_allowed_length; /* [1, 2^20] */
+    int32_t dry_penalty_last_n; /* -1 = all, 0 = off */
+    const struct meta_stop *dry_breakers; /* [n_dry_breakers] texts that no repetition reaches across, none empty */
+    size_t n_dry_breakers;
+    int32_t mirostat;       /* 0 = off, 1, 2: in place of top_n_sigma, top_k, typ_p, top_p, min_p and xtc */
+    float mirostat_tau;     /* [0, 100] bits of surprise that are aimed at */
+    float mirostat_eta;     /* [0, 1] learning rate */
+    int32_t min_keep;       /* [0, 2^20]: typ_p, top_p, min_p and xtc leave at least so many tokens; 0 = 1 */
+    struct sampler_order order;
+    const struct token_sequence *bad_words; /* [n_bad_words] sequences that the answer must not contain */
+    size_t n_bad_words;
+    const int32_t *allowed_ids; /* [n_allowed_ids] no other token may come; NULL = all may */
+    size_t n_allowed_ids;
     bool has_seed;
     uint64_t seed;
     uint32_t choice; /* which of n: enters the generator's key, so choices of one seed differ */
@@ -94,7 +160,7 @@ struct engine_request {
     size_t max_tokens; /* 0 = up to the context */
     size_t min_tokens; /* end ids are masked before */
     struct sampling sampling;
-    const struct meta_stop { const char *bytes; size_t len; } *stop; /* [n_stop] stop strings, none empty */
+    const struct meta_stop *stop; /* [n_stop] stop strings, none empty */
     size_t n_stop;
     const int32_t *stop_ids; /* [n_stop_ids] beside the model's end ids */
     size_t n_stop_ids;
@@ -109,6 +175,9 @@ struct engine_request {
                                 prompt this one shares; 0 = none. A parent that is gone does no harm. */
     int32_t speculative_tokens; /* most tokens drafted in a step; 0 = off, -1 = the engine's setting */
     int32_t n_prompt_logprobs;  /* -1 = none; 0..20: logprobs of the prompt's tokens, and this many top ones */
+    /* The answer ends (FINISH_REPETITION) when its last min_count * size tokens are min_count times the same `size`
+     * tokens, for a size in min_size..max_size; max_size 0 = never. min_count >= 2. */
+    uint32_t repetition_max_size, repetition_min_size, repetition_min_count;
     bool score_only;            /* nothing is generated: the prompt's logprobs, then DONE; max_tokens is ignored */
 };
 /* All zero but for what has another neutral value (sampling, speculative_tokens and n_prompt_logprobs -1). */
