@@ -125,6 +125,9 @@ static bool accept(struct scan *s, struct match m) {
     while (m.token->rstrip && end < s->to && is_space_at(s, end, m.token->ascii_space)) {
         end += utf8_length(s->text[end]);
     }
+    if (m.token->lstrip && end <= s->done) {
+        return true; /* white space itself, and the token before has swallowed it */
+    }
     if (start > s->done && !push_fragment(s->out, -1, s->done, start)) {
         return false;
     }

@@ -176,27 +176,33 @@ static bool bytes_have_tokens(const struct bpe *b, const char *s, size_t len) {
     return true;
 }
 
+/*
+ * The unknown token is held back, as the tokenizers library holds it, until a character that is a token follows, or
+ * another unknown one that it is not fused with: bytes of characters that follow it come before it.
+ */
 static void split_characters(const struct bpe *b, struct bpe_scratch *s, const char *word, size_t len) {
-    bool in_unknown = false;
+    size_t unknown = 0, unknown_len = 0; /* the one held back, if it has a length */
     for (size_t i = 0, n; i < len; i += n) {
         n = utf8_length(word[i]);
         int32_t id = vocab_find(b->vocab, word + i, n);
-        bool was_unknown = in_unknown;
-        in_unknown = false;
-        if (id >= 0 || b->kind == BPE_SCORES) {
-            add_symbol(s, id, i, n);
-        } else if (bytes_have_tokens(b, word + i, n)) {
-            for (size_t j = 0; j < n; j++) {
-                add_symbol(s, b->byte_ids[(unsigned char)word[i + j]], i + j, 1);
-            }
-        } else if (b->unknown_id >= 0) {
-            in_unknown = true;
-            if (was_unknown && b->fuse_unknown) {
-                s->symbols[s->n_symbols - 1].len += (uint32_t)n;
-            } else {
-                add_symbol(s, b->unknown_id, i, n);
-            }
+        bool bytes = id < 0 && b->kind != BPE_SCORES && bytes_have_tokens(b, word + i, n);
+        bool is_unknown = id < 0 && b->kind != BPE_SCORES && !bytes;
+        if (unknown_len > 0 && !bytes && !(is_unknown && b->fuse_unknown)) {
+            add_symbol(s, b->unknown_id, unknown, unknown_len);
+            unknown_len = 0;
         }
+        for (size_t j = 0; bytes && j < n; j++) {
+            add_symbol(s, b->byte_ids[(unsigned char)word[i + j]], i + j, 1);
+        }
+        if (is_unknown && b->unknown_id >= 0) {
+            unknown = unknown_len > 0 ? unknown : i;
+            unknown_len += n;
+        } else if (!is_unknown && !bytes) {
+            add_symbol(s, id, i, n);
+        }
+    }
+    if (unknown_len > 0) {
+        add_symbol(s, b->unknown_id, unknown, unknown_len);
     }
 }
 

@@ -227,10 +227,18 @@ static int pre_char_delimiter(const cJSON *json, struct pre_tokenizer *out, stru
     return step->literal_len > 0 ? 0 : incomplete(json, "delimiter", err);
 }
 
+/* What comes behind ByteLevel sees its alphabet; only steps that cut can stand there. */
+static int begin_behind_byte_level(const cJSON *json, struct pre_tokenizer *out, struct error *err) {
+    if (is(json, "ByteLevel") || is(json, "Metaspace")) {
+        return error_set(err, ERROR_MODEL, "the type '%.60s' behind ByteLevel is not supported", type_of(json));
+    }
+    return pre_has(out, PRE_TO_ALPHABET) || pre_add(out, PRE_TO_ALPHABET, err) ? 0 : -1;
+}
+
 static int pre_step_of(const cJSON *json, struct pre_tokenizer *out, bool *byte_level, struct error *err) {
     enum split_behavior behavior = SPLIT_ISOLATED;
-    if (*byte_level) { /* it changes the alphabet; what comes behind would see other characters */
-        return error_set(err, ERROR_MODEL, "the type '%.60s' behind ByteLevel is not supported", type_of(json));
+    if (*byte_level && begin_behind_byte_level(json, out, err) < 0) {
+        return -1;
     }
     if (is(json, "ByteLevel")) {
         *byte_level = true;
@@ -282,7 +290,11 @@ int read_pre_tokenizer(const cJSON *json, struct pre_tokenizer *out, bool *byte_
     if (!json || cJSON_IsNull(json)) {
         return 0;
     }
-    return pre_at(json, out, byte_level, 0, err) < 0 ? error_prefix(err, "pre_tokenizer") : 0;
+    int rc = pre_at(json, out, byte_level, 0, err);
+    if (rc == 0 && pre_has(out, PRE_TO_ALPHABET) && !pre_add(out, PRE_FROM_ALPHABET, err)) {
+        rc = -1;
+    }
+    return rc < 0 ? error_prefix(err, "pre_tokenizer") : 0;
 }
 
 /* ---- post-processor ---- */
@@ -308,8 +320,12 @@ static int post_template(const cJSON *json, struct tokenizer *t, struct error *e
     }
     cJSON_ArrayForEach(item, single) {
         const char *name = string_of(cJSON_GetObjectItemCaseSensitive(item, "SpecialToken"), "id");
-        if (!name) {
-            behind = true; /* the text itself */
+        if (!name) { /* the text itself, once */
+            const char *text = string_of(cJSON_GetObjectItemCaseSensitive(item, "Sequence"), "id");
+            if (behind || !text || strcmp(text, "A") != 0) {
+                return incomplete(json, "single", err);
+            }
+            behind = true;
             continue;
         }
         const cJSON *ids = members(cJSON_GetObjectItemCaseSensitive(special, name), "ids"), *id;
@@ -339,6 +355,10 @@ static int post_pair(const cJSON *json, struct tokenizer *t, struct error *err) 
 static int post_at(const cJSON *json, struct tokenizer *t, size_t depth, struct error *err) {
     if (is(json, "ByteLevel")) { /* moves offsets only */
         return 0;
+    }
+    if (t->n_prefix + t->n_suffix > 0 && !is(json, "Sequence")) {
+        return error_set(err, ERROR_MODEL, "the type '%.60s' behind another that adds tokens is not supported",
+                         type_of(json));
     }
     if (is(json, "TemplateProcessing")) {
         return post_template(json, t, err);

@@ -1,5 +1,6 @@
 #include "text/pre_tokenizer.h"
 
+#include "base/utf8.h"
 #include "text/unicode_class.h"
 
 #include <stdlib.h>
@@ -13,6 +14,15 @@ struct pre_step *pre_add(struct pre_tokenizer *p, enum pre_kind kind, struct err
     struct pre_step *step = &p->steps[p->n++];
     *step = (struct pre_step){.kind = kind};
     return step;
+}
+
+bool pre_has(const struct pre_tokenizer *p, enum pre_kind kind) {
+    for (size_t i = 0; i < p->n; i++) {
+        if (p->steps[i].kind == kind) {
+            return true;
+        }
+    }
+    return false;
 }
 
 int pre_add_pattern(struct pre_tokenizer *p, struct pattern pattern, struct error *err) {
@@ -319,6 +329,32 @@ static void rewrite_metaspace(const struct pre_step *step, const char *s, size_t
     }
 }
 
+static bool rewrites(enum pre_kind kind) {
+    return kind == PRE_METASPACE || kind == PRE_PREFIX_SPACE || kind == PRE_TO_ALPHABET || kind == PRE_FROM_ALPHABET;
+}
+
+static void rewrite_word(const struct pre_step *step, const char *word, size_t len, bool at_start, struct buf *out) {
+    switch (step->kind) {
+    case PRE_METASPACE:
+        rewrite_metaspace(step, word, len, at_start, out);
+        break;
+    case PRE_TO_ALPHABET:
+        for (size_t i = 0; i < len; i++) {
+            char utf8[4];
+            buf_append(out, utf8, utf8_encode(byte_level_char((unsigned char)word[i]), utf8));
+        }
+        break;
+    case PRE_FROM_ALPHABET:
+        byte_level_decode((struct span){word, len}, out); /* it is in that alphabet: PRE_TO_ALPHABET came before */
+        break;
+    default: /* PRE_PREFIX_SPACE */
+        if (word[0] != ' ') {
+            buf_putc(out, ' ');
+        }
+        buf_append(out, word, len);
+    }
+}
+
 static int rewrite(const struct pre_step *step, struct pre_scratch *s, bool at_start, struct error *err) {
     buf_reset(&s->spare_text);
     s->spare.n = 0;
@@ -327,14 +363,7 @@ static int rewrite(const struct pre_step *step, struct pre_scratch *s, bool at_s
     for (size_t i = 0; i < s->words.n; i++) {
         struct word w = s->words.items[i];
         size_t start = s->spare_text.len;
-        if (step->kind == PRE_METASPACE) {
-            rewrite_metaspace(step, s->text.data + w.start, w.len, at_start && w.start == 0, &s->spare_text);
-        } else {
-            if (s->text.data[w.start] != ' ') {
-                buf_putc(&s->spare_text, ' ');
-            }
-            buf_append(&s->spare_text, s->text.data + w.start, w.len);
-        }
+        rewrite_word(step, s->text.data + w.start, w.len, at_start && w.start == 0, &s->spare_text);
         if (s->spare_text.failed || s->spare_text.len > UINT32_MAX) {
             return error_memory(err);
         }
@@ -362,7 +391,7 @@ int pre_tokenize(const struct pre_tokenizer *p, struct pre_scratch *s, bool at_s
         const struct pre_step *step = &p->steps[i];
         int rc = 0;
         s->spare.n = 0;
-        if (step->kind == PRE_METASPACE || step->kind == PRE_PREFIX_SPACE) {
+        if (rewrites(step->kind)) {
             rc = rewrite(step, s, at_start, err);
         } else {
             for (size_t j = 0; rc == 0 && j < s->words.n; j++) {

@@ -27,6 +27,8 @@ enum pre_kind {
     PRE_TRAILING_SPACE, /* white space at the end */
     PRE_METASPACE,      /* spaces become `literal`, put before the text too; then cut before each, if `split` */
     PRE_PREFIX_SPACE,   /* a space before each word that has none (ByteLevel's add_prefix_space) */
+    PRE_TO_ALPHABET,    /* bytes become the printable alphabet (vocab.h), for steps behind ByteLevel */
+    PRE_FROM_ALPHABET,  /* and bytes again: words may then begin and end inside a character */
 };
 
 /* Characters of some classes or ranges; of white space only ASCII can be in a range. */
@@ -65,6 +67,8 @@ struct pre_tokenizer {
 
 /* A new zeroed step at the end, NULL with *err when there are too many. */
 struct pre_step *pre_add(struct pre_tokenizer *p, enum pre_kind kind, struct error *err);
+/* Is there a step of this kind? */
+bool pre_has(const struct pre_tokenizer *p, enum pre_kind kind);
 int pre_add_pattern(struct pre_tokenizer *p, struct pattern pattern, struct error *err);
 /* A regex, by hand if it is a known one and the behaviour allows. */
 int pre_add_regex(struct pre_tokenizer *p, const char *regex, enum split_behavior behavior, bool invert,
@@ -95,8 +99,8 @@ struct pre_scratch {
 void pre_scratch_free(struct pre_scratch *s);
 
 /*
- * Cut s->text (well-formed UTF-8, under 1 GiB), leaving the words in s->words; steps that change characters
- * rewrite s->text. at_start: the text begins where the whole input does.
+ * Cut s->text (well-formed UTF-8, under 1 GiB), leaving the words in s->words (well-formed too, if there is no
+ * PRE_FROM_ALPHABET); steps that change characters rewrite s->text. at_start: the text begins where the whole input does.
  */
 int pre_tokenize(const struct pre_tokenizer *p, struct pre_scratch *s, bool at_start, struct error *err);
 

@@ -423,6 +423,9 @@ static int read_unigram(struct reader *r, const cJSON *model, struct error *err)
     double *scores = NULL;
     int64_t unknown = -1;
     r->t->is_unigram = true;
+    if (r->byte_level) {
+        return error_set(err, ERROR_MODEL, "Unigram behind the pre-tokenizer ByteLevel is not supported");
+    }
     r->byte_fallback = flag_of(model, "byte_fallback", false);
     if (read_scored_vocab(r, cJSON_GetObjectItemCaseSensitive(model, "vocab"), &scores, err) < 0 ||
         json_get_int(model, "unk_id", 0, (int64_t)r->n_texts - 1, &unknown, err) < 0 || set_tokens(r, err) < 0) {

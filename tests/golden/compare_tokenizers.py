@@ -1,113 +1,210 @@
 #!/usr/bin/env python3
-"""Compare inferd's tokens with those of the PyPI package `tokenizers` on many generated texts.
+"""Compare inferd's tokenizers with the PyPI package `tokenizers` on many generated texts.
 
-    python3 tests/golden/compare_tokenizers.py --inferd build/inferd -n 100000 FOLDER...
+    ninja -C build tests/golden/tokenize_records
+    python tests/golden/compare_tokenizers.py -n 100000 FOLDER...         # folders with a tokenizer.json
+    python tests/golden/compare_tokenizers.py -n 2000 --small             # those of make_tokenizer_cases.py
 
-Each FOLDER holds a tokenizer.json. The texts mix scripts, combining marks, emoji sequences, long runs, digits, white space,
-special tokens and random code points (assigned ones: two libraries may know different Unicode versions). Prints every
-disagreement of ids or of decoded text, up to --show of them, and exits 1 if there is one.
+Of each text: the ids without and with special tokens, and what the ids decode to with special tokens and without. Texts are
+those of tokenizer_texts.py; a twentieth of them is broken UTF-8, which inferd gets as bytes and the package as Python's
+bytes.decode(errors="replace") makes it (one U+FFFD for each maximal ill-formed part, as text.h says). Besides, half as many
+lists of random ids are decoded.
+
+Left out are code points that Python's Unicode (that of inferd's libraries, 14.0) does not assign, and those that the package's
+own older tables do not know: they are found by asking its normalizers and its Punctuation about every code point and comparing
+with Python's unicodedata, and are listed. Prints every disagreement up to --show of each kind, and exits 1 if there is one.
 """
 import argparse
+import collections
 import json
+import os
 import random
 import subprocess
 import sys
+import tempfile
 import unicodedata
 
-from tokenizers import Tokenizer
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
-WORDS = """the of and to a in that is was he for it with as his on be at by I this had not are but from or have an they which one you
-were her all she there would their we him been has when who will more no if out so said what up its about into than them can only
-other new some could time these two may then do first any my now such like our over man me even most made after also did many before
-must through back years where much your way well down should because each just those people how too little state good very make
-world still own see men work long get here between both life being under never day same another know while last might us great old
-year off come since against go came right used take three""".split()
-SCRIPTS = """привет мир как дела κόσμε γειά σου नमस्ते दुनिया สวัสดีชาวโลก こんにちは世界 안녕하세요 세계 你好,世界。 مرحبا بالعالم שלום עולם
-Dữ liệu Größe façade naïve São Łódź İstanbul ǅ ﬁ ﬀ ① ² Ⅷ ½ ٣٤٥ 四五六 ᏣᎳᎩ ᐊᒻ 𐌰𐌱 𝔘𝔫𝔦 ꙮ""".split()
-SPACES = [" ", "  ", "    ", "\n", "\n\n\n", "\t", "\r\n", "\u00a0", "\u2028", "\u3000", "\x0b", "\x85", "\u2003", "\u200b"]
-EMOJI = ["👩‍👩‍👧‍👦", "👍🏽", "🏳️‍🌈", "😀", "🇩🇪", "❤️", "1️⃣"]
-SIGNS = ["'s", "'S", "'t", "'ll", "'RE", "'ve", "'m", "'d", "'ſ", ".", ",", ";", "::", "!?", "...", "--", "_", "/", "\\", "(", ")", "[]", "{}",
-         "<|", "|>", "</", "@", "#", "$", "%", "^", "&", "*", "~", "`", '"', "+", "=", "«", "»", "—", "…", "，", "。"]
+import tokenizers  # noqa: E402
+from tokenizers import Tokenizer, normalizers, pre_tokenizers  # noqa: E402
+
+import make_tokenizer_cases  # noqa: E402
+from tokenizer_texts import Texts  # noqa: E402
+
+ADD_SPECIAL_ALWAYS, PARSE_SPECIAL = 4, 2  # enum text_encode_flags
+BATCH = 5000
 
 
-def code_point(r):
-    while True:
-        c = r.choice([r.randrange(1, 0x250), r.randrange(0x250, 0x3000), r.randrange(0x3000, 0x10000), r.randrange(0x10000, 0x32000)])
-        if unicodedata.category(chr(c)) not in ("Cn", "Cs"):
-            return chr(c)
+# ---- what the two sides' Unicode tables know ----
+
+def assigned():
+    return (c for c in range(0x110000) if unicodedata.category(chr(c)) not in ("Cn", "Cs", "Co"))
 
 
-def text(r, specials):
-    out = []
-    for _ in range(r.randrange(1, 14)):
-        kind = r.randrange(12)
-        if kind < 3:
-            word = r.choice(WORDS)
-            out.append(r.choice([word, word.capitalize(), word.upper(), word + r.choice(WORDS)]))
-        elif kind < 5:
-            out.append(r.choice(SCRIPTS))
-        elif kind == 5:
-            out.append(r.choice(SPACES) * r.randrange(1, 5))
-        elif kind == 6:
-            out.append(str(r.randrange(10 ** r.randrange(1, 12))))
-        elif kind == 7:
-            out.append(r.choice("abceiouxyzAEé한") + "".join(chr(r.randrange(0x300, 0x36f)) for _ in range(r.randrange(1, 4))))
-        elif kind == 8:
-            out.append(r.choice(EMOJI) * r.randrange(1, 3))
-        elif kind == 9:
-            out.append("".join(code_point(r) for _ in range(r.randrange(1, 9))))
-        elif kind == 10:
-            out.append(r.choice(SIGNS) * r.choice([1, 1, 1, 2, 3, 40]))
+def unlike_python(component):
+    """The code points that this component of the package takes otherwise than Python's unicodedata."""
+    if component == "Punctuation":
+        split = pre_tokenizers.Punctuation()
+
+        def differs(c):
+            category = unicodedata.category(chr(c))
+            mark = category[0] == "P" or (c < 128 and category[0] == "S")
+            return (len(split.pre_tokenize_str("a" + chr(c))) == 2) != mark
+    else:
+        normalizer = getattr(normalizers, component)()
+
+        def differs(c):  # alone, with marks that compose, and between marks of the highest and the lowest combining class
+            texts = ("a" + chr(c), "a\u0327" + chr(c) + "\u0301", "a\u0345" + chr(c) + "\u0334")
+            return any(normalizer.normalize_str(t) != unicodedata.normalize(component, t) for t in texts)
+    found = {c for c in assigned() if differs(c)}
+    parts = {ord(p) for c in found for p in unicodedata.normalize("NFD", chr(c))}  # these compose to it
+    return found | {p for p in parts if p > 0x7f}
+
+
+def components_of(json_value):
+    """The types of all components."""
+    if isinstance(json_value, list):
+        return set().union(*map(components_of, json_value)) if json_value else set()
+    if isinstance(json_value, dict):
+        return {json_value.get("type")} | components_of(list(json_value.values()))
+    return set()
+
+
+def left_out_of(whole, known={}):
+    left_out = set()
+    types = components_of([whole["normalizer"], whole["pre_tokenizer"]])
+    for component in sorted(types & {"NFC", "NFD", "NFKC", "NFKD", "Punctuation"}):
+        if component not in known:
+            known[component] = unlike_python(component)
+        left_out |= known[component]
+    return left_out
+
+
+def as_ranges(code_points):
+    ranges = []
+    for c in sorted(code_points):
+        if ranges and ranges[-1][1] == c - 1:
+            ranges[-1][1] = c
         else:
-            out.append(r.choice(specials) if specials and r.random() < 0.7 else r.choice(["<s>", "▁", "a" * 70, "ab" * 30, " " * 60]))
-        if r.random() < 0.4:
-            out.append(r.choice(SPACES))
-    return "".join(out)
+            ranges.append([c, c])
+    return " ".join(f"{a:04X}" if a == b else f"{a:04X}-{b:04X}" for a, b in ranges)
 
 
-def ask(inferd, folder, requests):
-    """One answer for each request, in order."""
-    lines = "".join(json.dumps(q) + "\n" for q in requests)
-    run = subprocess.run([inferd, "tokenize", "--model", folder, "--jsonl"], input=lines.encode(), stdout=subprocess.PIPE, check=False)
-    answers = [json.loads(line) for line in run.stdout.split(b"\n") if line]
-    if len(answers) != len(requests):
-        sys.exit(f"{folder}: {len(answers)} answers to {len(requests)} requests")
-    return answers
+# ---- asking ----
+
+class Inferd:
+    """Records to tests/golden/tokenize_records.c and its answers."""
+
+    def __init__(self, program, model):
+        self.command = [program, model]
+
+    def run(self, records):
+        return subprocess.run(self.command, input=b"".join(records), stdout=subprocess.PIPE, check=True).stdout
+
+    def encode(self, texts, flags):
+        answer = self.run(b"E %d %d\n%b\n" % (flags, len(t), t) for t in texts)
+        return [[int(i) for i in line.split()] for line in answer.split(b"\n")[:-1]]
+
+    def decode(self, lists, skip_special):
+        answer = self.run(b"D %d %d %b\n" % (skip_special, len(ids), " ".join(map(str, ids)).encode()) for ids in lists)
+        texts, at = [], 0
+        while at < len(answer):
+            end = answer.index(b"\n", at)
+            length = int(answer[at:end])
+            texts.append(answer[end + 1:end + 1 + length].decode())
+            at = end + 1 + length
+        return texts
 
 
-def compare(args, folder):
-    with open(f"{folder}/tokenizer.json", encoding="utf-8") as f:
-        specials = [t["content"] for t in json.load(f)["added_tokens"]]
-    reference = Tokenizer.from_file(f"{folder}/tokenizer.json")
-    r = random.Random(args.seed)
-    ids_differ = texts_differ = 0
-    for start in range(0, args.n, 10000):
-        texts = [text(r, specials) for _ in range(min(10000, args.n - start))]
-        want = [e.ids for e in reference.encode_batch(texts, add_special_tokens=False)]
-        for t, ids, got in zip(texts, want, ask(args.inferd, folder, [{"text": t} for t in texts])):
-            if got.get("ids") != ids:
-                ids_differ += 1
-                if ids_differ <= args.show:
-                    print(f"  {t!r}\n    want {ids}\n    got  {got.get('ids', got)}")
-        decoded = reference.decode_batch(want, skip_special_tokens=False)
-        for ids, t, got in zip(want, decoded, ask(args.inferd, folder, [{"ids": ids} for ids in want])):
-            if got.get("text") != t:
-                texts_differ += 1
-                if texts_differ <= args.show:
-                    print(f"  {ids}\n    want {t!r}\n    got  {got.get('text', got)!r}")
-    print(f"{folder}: {args.n} texts, {ids_differ} with other ids, {texts_differ} decoded otherwise")
-    return ids_differ + texts_differ
+class Report:
+    def __init__(self, show):
+        self.show, self.done, self.different = show, collections.Counter(), collections.Counter()
+
+    def compare(self, what, inputs, want, got):
+        if len(got) != len(want):
+            sys.exit(f"{what}: {len(got)} answers to {len(want)} requests")
+        for given, w, g in zip(inputs, want, got):
+            self.done[what] += 1
+            if w != g:
+                self.different[what] += 1
+                if self.different[what] <= self.show:
+                    print(f"  {what} of {given!r}\n    tokenizers {w!r}\n    inferd     {g!r}")
+
+
+def random_ids(r, size):
+    n = r.randrange(1, 12)
+    if r.random() < 0.5:  # bytes and other early tokens
+        return [r.randrange(min(size, 600)) for _ in range(n)]
+    return [r.randrange(size) for _ in range(n)]
+
+
+def compare(name, program, path, whole, n, seed, show):
+    reference, inferd, report = Tokenizer.from_str(json.dumps(whole)), Inferd(program, path), Report(show)
+    left_out = left_out_of(whole)
+    texts = Texts(random.Random(seed), [t["content"] for t in whole["added_tokens"]], left_out)
+    size = reference.get_vocab_size()
+    categories = [*texts.categories, "broken"]
+    counts = collections.Counter()
+    for start in range(0, n, BATCH):
+        given = []
+        for i in range(start, min(start + BATCH, n)):
+            category = "broken" if i % 20 == 0 else categories[i % (len(categories) - 1)]
+            counts[category] += 1
+            given.append(texts.broken() if category == "broken" else texts.text(category).encode())
+        as_text = [b.decode(errors="replace") for b in given]
+        ids = [e.ids for e in reference.encode_batch_fast(as_text, add_special_tokens=False)]
+        report.compare("ids", given, ids, inferd.encode(given, PARSE_SPECIAL))
+        with_special = [e.ids for e in reference.encode_batch_fast(as_text, add_special_tokens=True)]
+        report.compare("ids with special tokens", given, with_special, inferd.encode(given, PARSE_SPECIAL | ADD_SPECIAL_ALWAYS))
+        lists = with_special + [random_ids(texts.r, size) for _ in range(len(given) // 2)]
+        report.compare("text", lists, reference.decode_batch(lists, skip_special_tokens=False), inferd.decode(lists, False))
+        if any(t["special"] and t["normalized"] for t in whole["added_tokens"]):
+            skipped = [make_tokenizer_cases.decode_without_special(reference, whole, ids) for ids in lists]
+        else:
+            skipped = reference.decode_batch(lists, skip_special_tokens=True)
+        report.compare("text without special tokens", lists, skipped, inferd.decode(lists, True))
+    failed = sum(report.different.values())
+    print(f"{name}: {n} texts: " + ", ".join(f"{report.done[w] - report.different[w]} of {report.done[w]} {w}" for w in report.done), flush=True)
+    return failed, counts, left_out
+
+
+def small_tokenizers(folder, only):
+    shared = make_tokenizer_cases.shared_models()
+    for name, whole in make_tokenizer_cases.whole_tokenizers(shared):
+        if only in name:
+            path = f"{folder}/{name}.json"
+            with open(path, "w", encoding="utf-8") as f:
+                json.dump(whole, f)
+            yield name, path, whole
+
+
+def folders(paths):
+    for path in paths:
+        with open(f"{path}/tokenizer.json", encoding="utf-8") as f:
+            yield os.path.basename(os.path.normpath(path)), path, json.load(f)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folders", nargs="+")
-    parser.add_argument("--inferd", default="build/inferd")
+    parser.add_argument("folders", nargs="*")
+    parser.add_argument("--small", action="store_true", help="the small tokenizers of make_tokenizer_cases.py as well")
+    parser.add_argument("--only", default="", help="of the small ones those whose name holds this")
+    parser.add_argument("--program", default="build/tests/golden/tokenize_records")
     parser.add_argument("-n", type=int, default=100000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--show", type=int, default=10)
+    parser.add_argument("--show", type=int, default=5)
     args = parser.parse_args()
-    sys.exit(1 if sum(compare(args, folder) for folder in args.folders) else 0)
+    failed, counts, left_out = 0, collections.Counter(), set()
+    print(f"tokenizers {tokenizers.__version__}, Python's Unicode {unicodedata.unidata_version}, seed {args.seed}")
+    with tempfile.TemporaryDirectory() as temporary:
+        for name, path, whole in [*folders(args.folders), *(small_tokenizers(temporary, args.only) if args.small else ())]:
+            bad, more, out = compare(name, args.program, path, whole, args.n, args.seed, args.show)
+            failed, counts, left_out = failed + bad, counts + more, left_out | out
+    print("texts of each category: " + ", ".join(f"{n} {c}" for c, n in counts.items()))
+    print(f"left out, besides what Unicode {unicodedata.unidata_version} does not assign: {len(left_out)} code points: {as_ranges(left_out) or 'none'}")
+    print(f"{failed} disagreements")
+    sys.exit(1 if failed else 0)
 
 
 main()
