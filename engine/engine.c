@@ -10,6 +10,7 @@
 #include "event_ring.h"
 #include "kv_cache.h"
 #include "mailbox.h"
+#include "ordinary_tokens.h"
 #include "runner.h"
 #include "sampler.h"
 #include "scheduler.h"
@@ -17,6 +18,7 @@
 #include <inferd/clock.h>
 
 #include <assert.h>
+#include <math.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <signal.h>
@@ -27,6 +29,7 @@ _Static_assert(ENGINE_EVENT_TEXT >= DETOKENIZER_MAX_OUT + ENGINE_MAX_STOP_LEN,
                "an event must hold what one token can release");
 
 #define EVENT_RING_CAPACITY 1024
+#define DEVICE_TRIES 64 /* to choose a token that is not masked */
 
 /* Written by the engine thread, read by any. */
 struct counters {
@@ -53,6 +56,8 @@ struct engine {
     struct kv_cache kv_cache;
     struct scheduler scheduler;
     struct sampler sampler;
+    struct tokens ordinary;            /* what a device that samples chooses from */
+    float flat_logprob;                /* of each of vocab_size equally likely tokens */
     struct engine_event event;         /* the one being built */
     char decoded[DETOKENIZER_MAX_OUT]; /* of the token being delivered */
 };
@@ -199,6 +204,49 @@ static int run(struct engine *e, struct error *err) {
     return runner_run(&e->runner, err);
 }
 
+static bool is_masked(const struct sample_input *in, int32_t token) {
+    for (size_t i = 0; i < in->n_masked; i++) {
+        if (in->masked[i] == token) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/*
+ * The device chooses. It tells no logits, so the token's log-probability is that of equal ones, and there are no top
+ * ones but the token itself.
+ */
+static enum sample_result sample_on_device(struct engine *e, const struct sequence *s, size_t logits_row,
+                                           const struct sample_input *in, struct sample *out) {
+    struct sample_row row = {
+        .logits_row = logits_row,
+        .last_token = s->tokens[s->n_tokens - 1],
+        .greedy = s->sampling.temperature < 1e-5f,
+        .seed = s->seed,
+        .position = s->n_tokens,
+        .choice = s->sampling.choice,
+        .candidates = e->ordinary.ids,
+        .n_candidates = e->ordinary.n,
+    };
+    struct error err;
+    int tries = 0;
+    do {
+        if (tries++ == DEVICE_TRIES) {
+            return SAMPLE_NO_TOKEN;
+        }
+        if (e->runner.ops->sample(e->runner.backend, &row, 1, &out->token, &err) < 0) {
+            return SAMPLE_NONFINITE;
+        }
+        row.greedy = false;
+        row.seed++;
+    } while (is_masked(in, out->token));
+    out->logprob = e->flat_logprob;
+    out->n_top = s->sampling.n_logprobs > 0;
+    out->top[0] = (struct token_logprob){out->token, out->logprob};
+    return SAMPLE_OK;
+}
+
 static enum sample_result sample(struct engine *e, const struct sequence *s, size_t logits_row, struct sample *out) {
     const struct sample_input in = {
         .logits = runner_logits(&e->runner, logits_row),
@@ -211,7 +259,7 @@ static enum sample_result sample(struct engine *e, const struct sequence *s, siz
         .masked = s->end_ids,
         .n_masked = sequence_n_generated(s) < s->min_tokens ? s->n_end_ids : 0,
     };
-    return sampler_sample(&e->sampler, &in, out);
+    return e->runner.ops->sample ? sample_on_device(e, s, logits_row, &in, out) : sampler_sample(&e->sampler, &in, out);
 }
 
 /* Which end id is this: 0 none, 1 the model's, 2 the request's. */
@@ -300,11 +348,12 @@ static int check_config(const struct engine_config *c, struct error *err) {
     } sizes[] = {
         {"threads", c->threads, 0, 4096},
         {"max_model_len", c->max_model_len, 0, (size_t)1 << 27},
-        {"max_sequences", c->max_sequences, 1, 4096},
+        {"max_sequences", c->max_sequences, 1, 65536},
         {"max_batched_tokens", c->max_batched_tokens, 1, 65536},
         {"max_waiting", c->max_waiting, 0, 1000000},
         {"kv_block_size", c->kv_block_size, 8, 256},
         {"kv_tokens", c->kv_tokens, 0, (size_t)1 << 30},
+        {"null_step_time", c->null_step_ns, 0, (size_t)3600000000000},
     };
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         if (sizes[i].value < sizes[i].min || sizes[i].value > sizes[i].max) {
@@ -363,6 +412,12 @@ static int open_model(struct engine *e, struct error *err) {
         sampler_init(&e->sampler, e->limits.vocab_size, err) < 0) {
         return -1;
     }
+    if (e->runner.ops->sample) {
+        e->flat_logprob = -logf((float)model_vocab);
+        if (ordinary_tokens(e->text, e->limits.vocab_size, &e->ordinary, err) < 0) {
+            return -1;
+        }
+    }
     return runner_self_test(&e->runner, err);
 }
 
@@ -379,6 +434,7 @@ static void close_model(struct engine *e) {
         drop_queue(e, &e->scheduler.running);
         drop_queue(e, &e->scheduler.waiting);
     }
+    tokens_free(&e->ordinary);
     sampler_destroy(&e->sampler);
     scheduler_destroy(&e->scheduler);
     kv_cache_destroy(&e->kv_cache);

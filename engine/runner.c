@@ -79,7 +79,11 @@ static int open_all(struct runner *r, const struct engine_config *config, size_t
         return -1;
     }
     const struct backend_config backend = {
-        .threads = config->threads, .max_rows = r->max_rows, .variant = config->cpu_variant};
+        .threads = config->threads,
+        .max_rows = r->max_rows,
+        .variant = config->cpu_variant,
+        .step_ns = config->null_step_ns,
+    };
     if (r->ops->abi != BACKEND_ABI) {
         return error_set(err, ERROR_DEVICE, "the backend %s was built for another version of inferd", r->ops->name);
     }
@@ -87,6 +91,7 @@ static int open_all(struct runner *r, const struct engine_config *config, size_t
         return -1;
     }
     r->ops->info(r->backend, &r->backend_info);
+    available = r->backend_info.own_memory ? r->backend_info.memory_total : available;
     if (weights_load(&weights, &model, r->file, r->ops, r->backend, err) < 0) {
         return -1;
     }
@@ -160,6 +165,11 @@ int runner_self_test(struct runner *r, struct error *err) {
     fill_plain(r, &token, 0, 1);
     if (runner_run(r, err) < 0) {
         return error_prefix(err, "self-test");
+    }
+    if (r->ops->sample) { /* the logits are the device's */
+        const struct sample_row row = {.last_token = token, .greedy = true, .n_candidates = r->decoder.config.vocab_size};
+        int32_t chosen;
+        return r->ops->sample(r->backend, &row, 1, &chosen, err) < 0 ? error_prefix(err, "self-test") : 0;
     }
     const float *logits = runner_logits(r, 0);
     for (size_t i = 0; i < r->decoder.config.vocab_size; i++) {

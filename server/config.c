@@ -27,14 +27,16 @@ static const struct setting rows[] = {
     {AT(insecure), SETTING_BOOL, .initial = "false", .group = "Listening",
      .help = "allow an address that others can reach without any key"},
 
-    {AT(device), SETTING_CHOICE, .initial = "auto", .choices = "auto cpu", .group = "Machine", .flags = SETTING_ENGINE,
-     .help = "where to compute"},
+    {AT(device), SETTING_CHOICE, .initial = "auto", .choices = "auto cpu null", .group = "Machine", .flags = SETTING_ENGINE,
+     .help = "where to compute; null computes nothing and makes answers up, to measure the server alone"},
     {AT(threads), SETTING_INT, .initial = "0", .min = 0, .max = 1024, .group = "Machine", .flags = SETTING_ENGINE,
      .help = "CPU threads that compute; 0: all that the process may use"},
     {AT(cpu_variant), SETTING_CHOICE, .initial = "auto", .choices = "auto generic avx2 avx512", .group = "Machine",
      .flags = SETTING_ENGINE, .help = "CPU instructions to use"},
     {AT(memory_utilization), SETTING_NUMBER, .initial = "0.9", .min = 0.01, .max = 1, .group = "Machine",
      .flags = SETTING_ENGINE, .help = "share of the device's memory that may be used"},
+    {AT(null_step_time), SETTING_SECONDS, .initial = "0", .min = 0, .max = 3600, .group = "Machine", .flags = SETTING_ENGINE,
+     .help = "device null alone: how long a step takes; 0: as short as it can be"},
 
     {AT(kv_dtype), SETTING_CHOICE, .initial = "f16", .choices = "f16 bf16", .alias = "kv", .group = "KV memory",
      .flags = SETTING_ENGINE, .help = "number format of the keys and values kept for each token"},
@@ -43,7 +45,7 @@ static const struct setting rows[] = {
     {AT(kv_tokens), SETTING_INT, .initial = "0", .min = 0, .max = 1073741824, .group = "KV memory", .flags = SETTING_ENGINE,
      .help = "tokens kept for all requests together; 0: chosen by max_sequences and memory_utilization"},
 
-    {AT(max_sequences), SETTING_INT, .initial = "32", .min = 1, .max = 4096, .alias = "batch", .group = "Load",
+    {AT(max_sequences), SETTING_INT, .initial = "32", .min = 1, .max = 65536, .alias = "batch", .group = "Load",
      .help = "requests computed together; others wait"},
     {AT(max_batched_tokens), SETTING_INT, .initial = "512", .min = 1, .max = 65536, .group = "Load",
      .help = "tokens computed in one step; more is faster for long prompts and less even for running answers"},
@@ -61,7 +63,7 @@ static const struct setting rows[] = {
     {AT(sse_ping_interval), SETTING_SECONDS, .initial = "15", .min = 0, .max = 3600, .group = "Requests",
      .help = "a stream that was silent so long gets a comment, so that nobody in between closes it; 0: never"},
 
-    {AT(max_connections), SETTING_INT, .initial = "1024", .min = 1, .max = 100000, .group = "Connections",
+    {AT(max_connections), SETTING_INT, .initial = "4096", .min = 1, .max = 100000, .group = "Connections",
      .help = "open connections at a time"},
     {AT(max_body_size), SETTING_SIZE, .initial = "8M", .min = 1024, .max = 1073741824, .group = "Connections",
      .help = "largest body of a request; beyond: 413"},
@@ -242,6 +244,13 @@ void config_engine(const struct config *c, struct engine_config *out) {
     out->kv_block_size = c->kv_block_size;
     out->memory_utilization = c->memory_utilization;
     out->kv_tokens = c->kv_tokens;
+    out->null_step_ns = (uint64_t)(c->null_step_time * 1e9 + 0.5);
+}
+
+const char *config_null_warning(const struct config *c) {
+    return strcmp(c->device, "null") == 0
+               ? "the device is \"null\": nothing is computed, and every answer is made up of arbitrary tokens"
+               : NULL;
 }
 
 void config_engine_refused(struct error *err) {

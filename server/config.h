@@ -31,7 +31,7 @@ struct config {
     bool insecure; /* a public address without keys is allowed */
 
     /* engine: config_engine() hands these over */
-    char *device;      /* "auto", "cpu" */
+    char *device;      /* "auto", "cpu", "null" */
     char *cpu_variant; /* "auto", "generic", "avx2", "avx512" */
     size_t threads;    /* 0 = all the process may use */
     size_t max_model_len;
@@ -42,6 +42,7 @@ struct config {
     size_t kv_block_size;
     size_t kv_tokens;
     double memory_utilization;
+    double null_step_time; /* s, device "null" alone */
 
     /* requests */
     size_t max_n;             /* largest `n` of a request */
@@ -96,6 +97,8 @@ int config_check_model(const struct config *c, struct error *err);
 
 /* The engine's part. Strings are borrowed from *c. */
 void config_engine(const struct config *c, struct engine_config *out);
+/* The null device is meant: nobody shall take its answers for a model's. NULL if the device computes. */
+const char *config_null_warning(const struct config *c);
 /* For an error of engine_open: a setting that passed its own checks and does not go with this model is a fault of the
  * configuration (exit code 78), wherever it was given. */
 void config_engine_refused(struct error *err);

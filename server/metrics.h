@@ -41,6 +41,8 @@
     X(running, "gauge", "inferd_requests_running", "", "Requests that generate now.")                                 \
     X(waiting, "gauge", "inferd_requests_waiting", "", "Requests that were received and do not generate yet.")        \
     X(ready, "gauge", "inferd_ready", "", "1 when requests are accepted, 0 while loading or draining or stuck.")      \
+    X(backend_cpu, "gauge", "inferd_backend_info", "backend=\"cpu\"", "1 for where it computes; null computes nothing.")    \
+    X(backend_null, "gauge", "inferd_backend_info", "backend=\"null\"", "")                                               \
     X(kv_blocks, "gauge", "inferd_kv_blocks", "", "Blocks of KV memory.")                                             \
     X(kv_blocks_used, "gauge", "inferd_kv_blocks_used", "", "Blocks of KV memory that sequences hold.")               \
     X(prompt_tokens, "counter", "inferd_prompt_tokens_total", "", "Prompt tokens taken in.")                          \
@@ -132,6 +134,7 @@ struct metrics_view {
     struct engine_stats stats;
     const char *model; /* the served name */
     double start_time; /* Unix time of the process */
+    const char *backend; /* where the engine computes; "" while loading */
     /* vllm:cache_config_info; zeros while loading */
     size_t kv_block_size, kv_blocks, max_model_len;
 };

@@ -41,6 +41,7 @@ void probe_metrics(struct server *s, struct exchange *x) {
         .kv_block_size = s->info.kv_block_size,
         .kv_blocks = s->info.kv_blocks,
         .max_model_len = s->info.max_model_len,
+        .backend = s->engine ? s->info.backend : "",
     };
     if (s->engine) {
         engine_get_stats(s->engine, &view.stats);
@@ -51,7 +52,6 @@ void probe_metrics(struct server *s, struct exchange *x) {
 
 void probe_version(struct server *s, struct exchange *x) {
     struct buf body = BUF_INIT;
-    (void)s;
-    version_describe(true, &body);
+    version_describe(true, s->engine ? s->info.backend : NULL, &body);
     api_reply(x, 200, &body);
 }

@@ -34,7 +34,7 @@ static void cpu_variant(struct buf *out) {
     }
 }
 
-void version_describe(bool json, struct buf *out) {
+void version_describe(bool json, const char *backend, struct buf *out) {
     const struct {
         const char *name, *version;
     } libraries[] = {
@@ -47,6 +47,10 @@ void version_describe(bool json, struct buf *out) {
     if (json) {
         buf_printf(out, "{\"version\": \"%s\", \"compiler\": \"%s\", \"cpu_variant\": ", INFERD_VERSION, COMPILER);
         buf_json_string(out, variant.data, variant.len);
+        if (backend) {
+            bool computes = strcmp(backend, "null") != 0;
+            buf_printf(out, ", \"backend\": \"%s\", \"computes\": %s", backend, computes ? "true" : "false");
+        }
         buf_puts(out, ", \"libraries\": {");
         for (size_t i = 0; i < n; i++) {
             buf_printf(out, "%s\"%s\": ", i ? ", " : "", libraries[i].name);

@@ -8,6 +8,7 @@
 const char *version_number(void); /* "0.1.0" */
 
 /* For `inferd version` and GET /version: as lines of text or as a JSON object. */
-void version_describe(bool json, struct buf *out);
+/* `backend`: where a server computes, NULL if that is not known; JSON only. */
+void version_describe(bool json, const char *backend, struct buf *out);
 
 #endif

@@ -18,7 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define BACKEND_ABI 2u /* raise on every change of this header */
+#define BACKEND_ABI 3u /* raise on every change of this header */
 
 enum dtype {
     DTYPE_F32,
@@ -113,6 +113,7 @@ struct backend_config {
     size_t threads;      /* 0 = as many as the process may run on */
     size_t max_rows;     /* most rows in one call: workspace is taken for it at open */
     const char *variant; /* CPU: "generic", "avx2", "avx512" to force one; NULL = best */
+    uint64_t step_ns;    /* "null" alone: steps end at multiples of this */
 };
 
 struct backend_info {
@@ -122,6 +123,18 @@ struct backend_info {
     size_t threads;
     enum dtype activation_dtype;
     size_t memory_total; /* bytes the device may use */
+    bool own_memory;     /* these are the device's; else they are a part of the host's */
+};
+
+/* A token to choose on the device, from row `logits_row` of the last pass's logits. */
+struct sample_row {
+    size_t logits_row;
+    int32_t last_token; /* the one before */
+    bool greedy;
+    uint64_t seed, position; /* position: how many tokens come before */
+    uint32_t choice;
+    const int32_t *candidates; /* [n_candidates] ids to choose from; NULL: [0, n_candidates) */
+    size_t n_candidates;       /* >= 1 */
 };
 
 struct backend; /* the module's own */
@@ -179,9 +192,13 @@ struct backend_ops {
     /* y[i] = x[index[i]], i < n */
     int (*gather_rows)(struct backend *b, void *y, size_t ldy, const void *x, size_t ldx, const int32_t *index, size_t n,
                        size_t dim, struct error *err);
+
+    /* NULL: logits are read and tokens chosen on the host (engine/sampler.c). Else tokens[i] for rows[i], i < n. */
+    int (*sample)(struct backend *b, const struct sample_row *rows, size_t n, int32_t *tokens, struct error *err);
 };
 
-/* The registry (engine/backend/registry.c): by name ("cpu", "auto"). ERROR_DEVICE if there is none. */
+/* The registry (engine/backend/registry.c): by name ("cpu", "null"); "auto" is the best that computes. ERROR_DEVICE if
+ * there is none. */
 int backend_find(const char *name, const struct backend_ops **out, struct error *err);
 
 #endif

@@ -348,6 +348,9 @@ static int open_engine(struct chat *c, const struct config *config, struct error
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (r == 0) {
         engine_get_info(c->engine, &c->info);
+        if (config_null_warning(config)) {
+            fprintf(stderr, "inferd: %s\n", config_null_warning(config));
+        }
     } else {
         config_engine_refused(err);
     }

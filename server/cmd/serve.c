@@ -41,6 +41,9 @@ static int serve(const struct serve_options *o, const struct config *c, struct e
     if (!config_host_is_loopback(c->host) && !c->api_key[0] && !c->api_keys_file[0]) {
         log_warn("anybody who can reach %s can use this server: there are no keys", c->host);
     }
+    if (config_null_warning(c)) {
+        log_warn("%s", config_null_warning(c));
+    }
     return server_run(c, err);
 }
 

@@ -30,7 +30,7 @@ int cmd_version(int argc, char **argv) {
         return code;
     }
     struct buf text = BUF_INIT;
-    version_describe(o.json, &text);
+    version_describe(o.json, NULL, &text);
     if (text.failed) {
         struct error err;
         error_memory(&err);

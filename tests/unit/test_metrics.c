@@ -13,6 +13,7 @@ static char *page(const struct metrics *m, const struct metrics_view *v) {
 
 static const struct metrics_view view = {
     .model = "m",
+    .backend = "null",
     .kv_block_size = 16,
     .kv_blocks = 10,
     .max_model_len = 80,
@@ -27,7 +28,7 @@ static bool has_line(const char *text, const char *line) {
 
 Test(metrics, every_series_is_there_at_zero) {
     struct metrics m = {0};
-    struct metrics_view v = {.model = "m"};
+    struct metrics_view v = {.model = "m", .backend = ""};
     metrics_endpoint(&m, "/v1/completions", "POST");
     char *text = page(&m, &v);
 #define X(field, name, labels, help) cr_assert(strstr(text, "\n" name), "%s", name);
@@ -113,6 +114,20 @@ Test(metrics, histograms) {
     cr_assert(has_line(text, "inferd_time_to_first_token_seconds_bucket{le=\"2560.0\"} 3"));
     cr_assert(has_line(text, "inferd_time_to_first_token_seconds_bucket{le=\"+Inf\"} 4"));
     cr_assert(has_line(text, "inferd_time_to_first_token_seconds_count 4"));
+    free(text);
+}
+
+Test(metrics, the_null_backend_is_told) {
+    struct metrics m = {0};
+    struct metrics_view v = view;
+    char *text = page(&m, &v);
+    cr_assert(has_line(text, "inferd_backend_info{backend=\"null\"} 1"));
+    cr_assert(has_line(text, "inferd_backend_info{backend=\"cpu\"} 0"));
+    free(text);
+    v.backend = "cpu";
+    text = page(&m, &v);
+    cr_assert(has_line(text, "inferd_backend_info{backend=\"null\"} 0"));
+    cr_assert(has_line(text, "inferd_backend_info{backend=\"cpu\"} 1"));
     free(text);
 }
 
