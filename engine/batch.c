@@ -15,13 +15,13 @@ void batch_fill(struct decoder_batch *b, struct sequence *const *sequences, size
             b->positions[row] = (int32_t)position;
             b->slot_mapping[row] =
                 (int32_t)((size_t)s->blocks[position / block_size] * block_size + position % block_size);
+            if (sequence_wants_logits(s, position)) {
+                b->logit_rows[b->n_logits++] = (int32_t)row;
+            }
         }
         memcpy(b->block_tables + i * b->max_blocks, s->blocks, s->n_blocks * sizeof *s->blocks);
         b->cu_seqlens[i + 1] = (int32_t)row;
         b->context_lens[i] = (int32_t)end;
-        if (end == s->n_tokens) {
-            b->logit_rows[b->n_logits++] = (int32_t)row - 1;
-        }
     }
     b->rows = row;
 }

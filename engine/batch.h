@@ -7,8 +7,8 @@
 
 /*
  * Fill *b (its arrays have room for the step) from sequences[0..n), each with n_scheduled > 0 and blocks for
- * n_computed + n_scheduled tokens. Logits are asked for the last row of each sequence that gets wholly computed,
- * in the same order.
+ * n_computed + n_scheduled tokens. Logits are asked for the rows that sequence_wants_logits names, in the
+ * same order.
  */
 void batch_fill(struct decoder_batch *b, struct sequence *const *sequences, size_t n, size_t block_size);
 

@@ -89,6 +89,7 @@ static struct engine_event *new_event(struct engine *e, const struct sequence *s
     event->kind = kind;
     event->token = -1;
     event->logprob = 0;
+    event->rank = 0;
     event->n_top = 0;
     event->text_len = 0;
     event->finish = FINISH_STOP;
@@ -247,9 +248,10 @@ static enum sample_result sample_on_device(struct engine *e, const struct sequen
     return SAMPLE_OK;
 }
 
-static enum sample_result sample(struct engine *e, const struct sequence *s, size_t logits_row, struct sample *out) {
+static enum sample_result sample(struct engine *e, const struct sequence *s, size_t logits_row, const float *logits,
+                                 struct sample *out) {
     const struct sample_input in = {
-        .logits = runner_logits(&e->runner, logits_row),
+        .logits = logits,
         .sampling = &s->sampling,
         .seed = s->seed,
         .position = s->n_tokens,
@@ -272,8 +274,8 @@ static int end_kind(const struct sequence *s, int32_t token) {
     return 0;
 }
 
-/* Append the token, tell its text, and end the sequence if this was its last. */
-static void deliver(struct engine *e, struct sequence *s, const struct sample *sampled) {
+/* Append the token, tell its text, and end the sequence if this was its last: false then. */
+static bool deliver(struct engine *e, struct sequence *s, const struct sample *sampled) {
     int32_t token = sampled->token, stop_index = -1;
     assert(s->n_tokens < s->max_total);
     if (sequence_n_generated(s) == 0) {
@@ -295,27 +297,86 @@ static void deliver(struct engine *e, struct sequence *s, const struct sample *s
     }
     if (end != 0 || stop_index >= 0) {
         finish_sequence(e, s, FINISH_STOP, stop_index, end == 2 ? token : -1);
-    } else if (s->n_tokens == s->max_total) {
-        finish_sequence(e, s, FINISH_LENGTH, -1, -1);
+        return false;
     }
+    if (s->n_tokens == s->max_total) {
+        finish_sequence(e, s, FINISH_LENGTH, -1, -1);
+        return false;
+    }
+    return true;
 }
 
-static void sample_and_deliver(struct engine *e, struct sequence *s, size_t logits_row) {
-    struct sample sampled;
+/* A sequence whose logits give no token ends. */
+static bool fail_sample(struct engine *e, struct sequence *s, enum sample_result result) {
     struct error why;
-    switch (sample(e, s, logits_row, &sampled)) {
-    case SAMPLE_OK:
-        deliver(e, s, &sampled);
-        return;
-    case SAMPLE_NONFINITE:
+    if (result == SAMPLE_NONFINITE) {
         count(&e->counters.nonfinite_logits, 1);
         error_set(&why, ERROR_INTERNAL, "the model computed logits that are not finite numbers");
-        break;
-    case SAMPLE_NO_TOKEN:
+    } else {
         error_set(&why, ERROR_INVALID, "min_tokens and the stop token ids leave no token to choose from");
-        break;
     }
     fail_sequence(e, s, &why);
+    return false;
+}
+
+static bool sample_and_deliver(struct engine *e, struct sequence *s, size_t logits_row, const float *logits) {
+    struct sample sampled;
+    enum sample_result result = sample(e, s, logits_row, logits, &sampled);
+    return result == SAMPLE_OK ? deliver(e, s, &sampled) : fail_sample(e, s, result);
+}
+
+/* Tell the next token of the prompt; logits (NULL for the first token) are those before it. */
+static bool tell_prompt_token(struct engine *e, struct sequence *s, const float *logits) {
+    struct sample scored = {.token = s->tokens[s->n_prompt_told], .logprob = NAN};
+    if (logits && e->runner.ops->sample) { /* the device tells no logits */
+        scored.logprob = e->flat_logprob;
+        scored.rank = 1;
+    } else if (logits) {
+        enum sample_result result =
+            sampler_score(&e->sampler, logits, scored.token, s->n_prompt_logprobs, &scored);
+        if (result != SAMPLE_OK) {
+            return fail_sample(e, s, result);
+        }
+    }
+    struct engine_event *event = new_event(e, s, ENGINE_EVENT_PROMPT);
+    event->token = scored.token;
+    event->logprob = scored.logprob;
+    event->rank = scored.rank;
+    event->n_top = scored.n_top;
+    memcpy(event->top, scored.top, scored.n_top * sizeof event->top[0]);
+    event_ring_push(&e->events, event);
+    s->n_prompt_told++;
+    return true;
+}
+
+/*
+ * What the step computed for its i-th sequence: tell tokens of the prompt, sample what comes behind all tokens.
+ * `logits_row` is the first of its rows with logits; returns that of the next sequence.
+ */
+static size_t take_rows(struct engine *e, size_t i, size_t logits_row) {
+    struct sequence *s = e->scheduler.scheduled[i];
+    const struct decoder_batch *b = &e->runner.batch;
+    bool lives = s->n_prompt_logprobs < 0 || s->n_prompt_told > 0 || tell_prompt_token(e, s, NULL);
+    for (; logits_row < b->n_logits && b->logit_rows[logits_row] < b->cu_seqlens[i + 1]; logits_row++) {
+        const float *logits;
+        struct error err;
+        if (!lives) {
+            continue;
+        }
+        if (runner_get_logits(&e->runner, logits_row, &logits, &err) < 0) {
+            fail_sequence(e, s, &err);
+            lives = false;
+        } else if ((size_t)b->positions[b->logit_rows[logits_row]] + 1 < s->n_prompt) {
+            lives = tell_prompt_token(e, s, logits);
+        } else {
+            lives = sample_and_deliver(e, s, logits_row, logits);
+        }
+    }
+    if (lives && s->score_only && s->n_computed == s->n_tokens) {
+        count(&e->counters.prompt_tokens, s->n_prompt);
+        finish_sequence(e, s, FINISH_LENGTH, -1, -1);
+    }
+    return logits_row;
 }
 
 static void step(struct engine *e) {
@@ -326,11 +387,10 @@ static void step(struct engine *e) {
     int rc = run(e, &err);
     scheduler_computed(sch);
     for (size_t i = 0, logits_row = 0; i < sch->n_scheduled; i++) {
-        struct sequence *s = sch->scheduled[i];
         if (rc < 0) {
-            fail_sequence(e, s, &err);
-        } else if (s->n_computed == s->n_tokens) {
-            sample_and_deliver(e, s, logits_row++);
+            fail_sequence(e, sch->scheduled[i], &err);
+        } else {
+            logits_row = take_rows(e, i, logits_row);
         }
     }
     count(&e->counters.steps, 1);

@@ -15,7 +15,7 @@ static int find_kv_dtype(const char *name, enum dtype *out, struct error *err) {
 }
 
 /* Each array of the step at its largest. */
-static int open_batch(struct runner *r, size_t max_logits, struct error *err) {
+static int open_batch(struct runner *r, struct error *err) {
     struct decoder_batch *b = &r->batch;
     b->max_blocks = r->kv.n_blocks;
     size_t longest = (r->kv.max_model_len + r->decoder.limits.kv_block_size - 1) / r->decoder.limits.kv_block_size;
@@ -27,7 +27,7 @@ static int open_batch(struct runner *r, size_t max_logits, struct error *err) {
         {&b->token_ids, r->max_rows},         {&b->positions, r->max_rows},
         {&b->slot_mapping, r->max_rows},      {&b->cu_seqlens, r->max_sequences + 1},
         {&b->context_lens, r->max_sequences}, {&b->block_tables, r->max_sequences * b->max_blocks},
-        {&b->logit_rows, max_logits},
+        {&b->logit_rows, r->max_rows},
     };
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
         if (r->ops->host_alloc(r->backend, arrays[i].n * sizeof(int32_t), (void **)arrays[i].array, err) < 0) {
@@ -107,12 +107,16 @@ static int open_all(struct runner *r, const struct engine_config *config, size_t
     if (decoder_open(&r->decoder, &model, &weights, &limits, err) < 0) {
         return -1;
     }
-    return open_batch(r, max_logits, err);
+    return open_batch(r, err);
 }
 
 int runner_open(struct runner *r, const struct engine_config *config, size_t max_logits, struct error *err) {
     struct runner made = {.max_rows = config->max_batched_tokens, .max_sequences = config->max_sequences};
-    if (open_all(&made, config, max_logits ? max_logits : config->max_sequences, err) < 0) {
+    if (max_logits == 0) {
+        max_logits = config->max_sequences > RUNNER_LOGITS ? config->max_sequences : RUNNER_LOGITS;
+        max_logits = max_logits < made.max_rows ? max_logits : made.max_rows;
+    }
+    if (open_all(&made, config, max_logits, err) < 0) {
         runner_close(&made);
         return -1;
     }
@@ -134,11 +138,31 @@ void runner_close(struct runner *r) {
 }
 
 int runner_run(struct runner *r, struct error *err) {
-    return decoder_forward(&r->decoder, &r->batch, err);
+    size_t most = r->decoder.limits.max_logits, n = r->batch.n_logits;
+    r->logits_first = r->logits_end = 0;
+    if (decoder_forward(&r->decoder, &r->batch, err) < 0) {
+        return -1;
+    }
+    r->logits_end = n < most ? n : most;
+    return 0;
 }
 
 const float *runner_logits(const struct runner *r, size_t i) {
-    return (const float *)r->decoder.logits + i * r->decoder.config.vocab_size;
+    return (const float *)r->decoder.logits + (i - r->logits_first) * r->decoder.config.vocab_size;
+}
+
+int runner_get_logits(struct runner *r, size_t i, const float **out, struct error *err) {
+    if (i < r->logits_first || i >= r->logits_end) {
+        size_t most = r->decoder.limits.max_logits, n = r->batch.n_logits - i;
+        n = n < most ? n : most;
+        r->logits_first = r->logits_end = i;
+        if (decoder_logits(&r->decoder, i, n, err) < 0) {
+            return -1;
+        }
+        r->logits_end = i + n;
+    }
+    *out = runner_logits(r, i);
+    return 0;
 }
 
 /* A step of rows [begin, end) of one sequence whose block i is block i. */

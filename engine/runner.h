@@ -18,18 +18,23 @@ struct runner {
     struct decoder decoder;
     struct decoder_batch batch; /* arrays of host_alloc, with room for the largest step */
     size_t max_rows, max_sequences;
+    size_t logits_first, logits_end; /* which of batch.logit_rows have their logits in memory */
     struct kv_plan kv;
     size_t kv_token_bytes;
 };
 
-/* max_logits: rows of logits in one step, 0 = max_sequences (what the engine needs). */
+/* max_logits: rows of logits in memory at once, 0 = what the engine needs: max_sequences, and no fewer than
+ * RUNNER_LOGITS, so that the many rows of a prompt's logprobs do not read the head's weights for each. */
+#define RUNNER_LOGITS 16
 int runner_open(struct runner *r, const struct engine_config *config, size_t max_logits, struct error *err);
 void runner_close(struct runner *r); /* NULL, a zeroed and a half-open one are fine */
 
 /* Run the step in r->batch. */
 int runner_run(struct runner *r, struct error *err);
-/* Logits [vocab_size] of the i-th of batch.logit_rows after a run; valid until the next. */
+/* Logits [vocab_size] of the i-th of batch.logit_rows after a run, i < max_logits; valid until the next. */
 const float *runner_logits(const struct runner *r, size_t i);
+/* The same of any row: those that are not in memory are computed, in place of what is. Best asked for in order. */
+int runner_get_logits(struct runner *r, size_t i, const float **out, struct error *err);
 
 /* One token through everything; fails if its logits are not finite. KV block 0 is written. */
 int runner_self_test(struct runner *r, struct error *err);

@@ -342,3 +342,34 @@ enum sample_result sampler_sample(struct sampler *s, const struct sample_input *
     *out = made;
     return SAMPLE_OK;
 }
+
+/* One more than the tokens that come before this one when all are sorted, best first and equal ones by id. */
+static uint32_t rank_of(const struct sampler *s, const float *z, int32_t token) {
+    uint32_t key = sampler_key(z[token]), rank = 1;
+    for (size_t c = 0; c < sampler_n_chunks(s->vocab_size); c++) {
+        if (s->chunk_max[c] < key) {
+            continue;
+        }
+        for (size_t i = c * SAMPLER_CHUNK; i < chunk_end(s, c); i++) {
+            uint32_t other = sampler_key(z[i]);
+            rank += other > key || (other == key && i < (size_t)token);
+        }
+    }
+    return rank;
+}
+
+enum sample_result sampler_score(struct sampler *s, const float *logits, int32_t token, int32_t n_top,
+                                 struct sample *out) {
+    const struct sampling sampling = {.n_logprobs = n_top};
+    const struct sample_input in = {.logits = logits, .sampling = &sampling};
+    struct sample made = {.token = token};
+    bool finite;
+    sampler_max(logits, s->vocab_size, s->chunk_max, &finite);
+    if (!finite) {
+        return SAMPLE_NONFINITE;
+    }
+    made.rank = rank_of(s, logits, token);
+    fill_logprobs(s, &in, &made);
+    *out = made;
+    return SAMPLE_OK;
+}

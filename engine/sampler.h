@@ -51,6 +51,7 @@ struct sample_input {
 struct sample {
     int32_t token;
     float logprob;
+    uint32_t rank; /* of sampler_score alone: 1 is the likeliest token; of equal ones the lowest id comes first */
     uint16_t n_top;
     struct token_logprob top[ENGINE_MAX_TOP_LOGPROBS];
 };
@@ -63,5 +64,12 @@ enum sample_result {
 
 /* logprob and top are filled when sampling->n_logprobs >= 0. */
 enum sample_result sampler_sample(struct sampler *s, const struct sample_input *in, struct sample *out);
+
+/*
+ * How likely was `token`, by the unmodified logits: its logprob as sampler_sample would tell it, its rank and the n_top
+ * best. SAMPLE_OK or SAMPLE_NONFINITE.
+ */
+enum sample_result sampler_score(struct sampler *s, const float *logits, int32_t token, int32_t n_top,
+                                 struct sample *out);
 
 #endif

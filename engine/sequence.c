@@ -63,12 +63,17 @@ static int check_request(const struct engine_request *r, const struct sequence_l
     if (r->n_prompt == 0) {
         return error_set_param(err, ERROR_INVALID, "prompt", "the prompt has no tokens");
     }
-    if (r->n_prompt >= limits->max_model_len) {
+    if (r->n_prompt > limits->max_model_len) {
+        return error_set_param(err, ERROR_CONTEXT_LENGTH, "prompt",
+                               "the context holds %zu tokens, but the prompt has %zu", limits->max_model_len,
+                               r->n_prompt);
+    }
+    if (r->n_prompt == limits->max_model_len && !r->score_only) {
         return error_set_param(err, ERROR_CONTEXT_LENGTH, "prompt",
                                "the context holds %zu tokens, but the prompt has %zu and at least 1 must be generated",
                                limits->max_model_len, r->n_prompt);
     }
-    if (r->max_tokens > limits->max_model_len - r->n_prompt) {
+    if (!r->score_only && r->max_tokens > limits->max_model_len - r->n_prompt) {
         return error_set_param(
             err, ERROR_CONTEXT_LENGTH, "max_tokens",
             "the context holds %zu tokens, but %zu were asked for: %zu in the prompt and max_tokens %zu",
@@ -95,6 +100,9 @@ static int check_request(const struct engine_request *r, const struct sequence_l
     }
     if (check_ids("prompt", r->prompt, r->n_prompt, limits->vocab_size, err) < 0 ||
         check_ids("stop_token_ids", r->stop_ids, r->n_stop_ids, limits->vocab_size, err) < 0) {
+        return -1;
+    }
+    if (check_real("prompt_logprobs", r->n_prompt_logprobs, -1, ENGINE_MAX_TOP_LOGPROBS, err) < 0) {
         return -1;
     }
     return check_sampling(&r->sampling, limits->vocab_size, err);
@@ -128,6 +136,12 @@ int sequence_new(const struct engine_request *r, const struct sequence_limits *l
     s->n_prompt = s->n_tokens = r->n_prompt;
     s->total_is_context = r->max_tokens == 0 || r->n_prompt + r->max_tokens == limits->max_model_len;
     s->max_total = r->max_tokens == 0 ? limits->max_model_len : r->n_prompt + r->max_tokens;
+    if (r->score_only) {
+        s->total_is_context = false;
+        s->max_total = r->n_prompt;
+    }
+    s->n_prompt_logprobs = r->n_prompt_logprobs;
+    s->score_only = r->score_only;
     s->min_tokens = r->min_tokens;
     s->include_stop = r->include_stop;
     s->sampling = r->sampling;

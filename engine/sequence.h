@@ -40,6 +40,10 @@ struct sequence {
     int32_t *blocks; /* [n_blocks], room for max_total tokens, owned */
     size_t n_blocks;
 
+    int32_t n_prompt_logprobs; /* -1 = the prompt's logprobs are not asked for */
+    size_t n_prompt_told;      /* tokens of the prompt that were told; also after preemption each only once */
+    bool score_only;           /* nothing is sampled: max_total = n_prompt */
+
     struct sampling sampling; /* its logit_bias is owned */
     uint64_t seed;            /* the request's, or a random one */
     size_t min_tokens;
@@ -65,6 +69,16 @@ void sequence_free(struct sequence *s); /* NULL is fine; its blocks must have be
 
 static inline size_t sequence_n_generated(const struct sequence *s) {
     return s->n_tokens - s->n_prompt;
+}
+
+/* Are the logits after the token at `position`, computed in this step, needed: to sample from, or to tell the next one's
+ * logprob? */
+static inline bool sequence_wants_logits(const struct sequence *s, size_t position) {
+    size_t next = position + 1;
+    if (next >= s->n_tokens) {
+        return !s->score_only;
+    }
+    return s->n_prompt_logprobs >= 0 && next >= s->n_prompt_told && next < s->n_prompt;
 }
 
 #endif

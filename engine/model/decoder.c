@@ -33,8 +33,8 @@ static bool carve(struct decoder *d, const struct model_config *c, enum dtype ac
         {&d->qkv, max_rows, q + 2 * kv, e},
         {&d->attn, max_rows, q, e},
         {&d->gate_up, max_rows, 2 * c->n_ff, e},
-        {&d->x_last, max_logits, c->n_embd, e},
-        {&d->attn_last, max_logits, q, e},
+        {&d->x_last, max_rows, c->n_embd, e},
+        {&d->attn_last, max_rows, q, e},
         {&d->logits, max_logits, c->vocab_size, sizeof(float)},
     };
     size_t at = 0;
@@ -247,8 +247,13 @@ int decoder_forward(struct decoder *d, const struct decoder_batch *b, struct err
         residual = d->delta;
     }
 
-    const struct linear_part head = {weights_head(&d->weights), NULL, d->logits, c->vocab_size};
     TRY(op->rms_norm(be, d->h, E, x, E, residual, E, d->weights.output_norm, rows, 1, E, eps, err));
-    TRY(op->linear(be, d->h, E, rows, &head, 1, err));
-    return op->sync(be, err);
+    return decoder_logits(d, 0, rows < d->limits.max_logits ? rows : d->limits.max_logits, err);
+}
+
+int decoder_logits(struct decoder *d, size_t first, size_t n, struct error *err) {
+    const struct linear_part head = {weights_head(&d->weights), NULL, d->logits, d->config.vocab_size};
+    size_t E = d->config.n_embd;
+    TRY(d->ops->linear(d->backend, column(d, d->h, first * E), E, n, &head, 1, err));
+    return d->ops->sync(d->backend, err);
 }

@@ -19,11 +19,11 @@ struct decoder_batch {
     int32_t *context_lens; /* [n_sequences] tokens in KV including this step's */
     int32_t *block_tables; /* [n_sequences][max_blocks] */
     size_t max_blocks;
-    int32_t *logit_rows; /* [n_logits] rows whose logits are asked for, ascending */
+    int32_t *logit_rows; /* [n_logits], n_logits <= rows: whose logits are asked for, ascending */
 };
 
 struct decoder_limits {
-    size_t max_rows, max_logits; /* rows of a step; of its logits */
+    size_t max_rows, max_logits; /* rows of a step; rows of logits that lie in memory at once */
     size_t kv_blocks, kv_block_size;
     enum dtype kv_dtype;
 };
@@ -42,13 +42,13 @@ struct decoder {
     void *workspace;
     size_t workspace_bytes;
     void *x;         /* [max_rows][n_embd] the residual stream */
-    void *h;         /* [max_rows][n_embd] normed input of a product */
+    void *h;         /* [max_rows][n_embd] normed input of a product; after a step, the head's for all logit_rows */
     void *delta;     /* [max_rows][n_embd] what a block adds to the stream */
     void *qkv;       /* [max_rows][q_dim + 2 kv_dim] */
     void *attn;      /* [max_rows][q_dim] */
     void *gate_up;   /* [max_rows][2 n_ff] */
-    void *x_last;    /* [max_logits][n_embd] rows that go on to the head */
-    void *attn_last; /* [max_logits][q_dim] */
+    void *x_last;    /* [max_rows][n_embd] rows that go on to the head */
+    void *attn_last; /* [max_rows][q_dim] */
     void *logits;    /* [max_logits][vocab_size] F32 */
 };
 
@@ -62,8 +62,13 @@ int decoder_open(struct decoder *d, const struct model_config *config, struct we
                  const struct decoder_limits *limits, struct error *err);
 void decoder_close(struct decoder *d); /* NULL, a zeroed and a half-open one are fine */
 
-/* Compute a step: K and V of every row are stored, the logits of logit_rows lie in d->logits when it returns (after a
- * sync). */
+/*
+ * Compute a step: K and V of every row are stored; the logits of the first max_logits of logit_rows (or of all, if they
+ * are fewer) lie in d->logits when it returns, after a sync.
+ */
 int decoder_forward(struct decoder *d, const struct decoder_batch *batch, struct error *err);
+
+/* Until the next step: put the logits of logit_rows[first..first + n) into d->logits instead, n <= max_logits. */
+int decoder_logits(struct decoder *d, size_t first, size_t n, struct error *err);
 
 #endif

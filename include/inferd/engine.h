@@ -219,6 +219,7 @@ struct engine_event {
      * The token of an end id or stop id is counted in completion_tokens but has no TOKEN event, unless include_stop. */
     int32_t token;    /* -1 when the event has no token */
     float logprob;    /* of `token`, natural log, from the unmodified logits after softmax */
+    uint32_t rank;    /* PROMPT: of `token`, 1 = the likeliest; 0 where there is no logprob */
     uint16_t n_top;
     struct token_logprob top[ENGINE_MAX_TOP_LOGPROBS]; /* [n_top], best first */
     uint16_t text_len;
