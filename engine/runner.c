@@ -207,7 +207,7 @@ int runner_self_test(struct runner *r, struct error *err) {
 
 int runner_evaluate(struct runner *r, const int32_t *tokens, size_t n, size_t chunk, runner_sink *sink, void *arg,
                     struct error *err) {
-    if (chunk == 0 || chunk > r->decoder.limits.max_logits || chunk > r->max_rows || n > r->kv.max_model_len) {
+    if (chunk == 0 || chunk > r->max_rows || n > r->kv.max_model_len) {
         return error_set(err, ERROR_INVALID, "evaluate: a prompt of %zu tokens in chunks of %zu is out of range", n,
                          chunk);
     }
@@ -218,7 +218,11 @@ int runner_evaluate(struct runner *r, const int32_t *tokens, size_t n, size_t ch
             return -1;
         }
         for (size_t i = begin; i < end; i++) {
-            sink(arg, i, runner_logits(r, i - begin));
+            const float *logits;
+            if (runner_get_logits(r, i - begin, &logits, err) < 0) {
+                return -1;
+            }
+            sink(arg, i, logits);
         }
     }
     return 0;

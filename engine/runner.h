@@ -41,7 +41,7 @@ int runner_self_test(struct runner *r, struct error *err);
 
 /*
  * For tests: compute a whole prompt from position 0 in chunks of `chunk` rows, without an engine, and hand the logits
- * [vocab_size] of each position to `sink`. Uses KV blocks from 0 on; max_logits of the open must be >= chunk.
+ * [vocab_size] of each position to `sink`. Uses KV blocks from 0 on.
  */
 typedef void runner_sink(void *arg, size_t position, const float *logits);
 int runner_evaluate(struct runner *r, const int32_t *tokens, size_t n, size_t chunk, runner_sink *sink, void *arg,

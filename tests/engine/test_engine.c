@@ -51,14 +51,25 @@ struct outcome {
     int32_t stop_index, stop_token;
     uint32_t prompt_tokens, completion_tokens;
     struct error error;
+    size_t n_prompt; /* PROMPT events; each before the first token, else `early` */
+    int32_t prompt[CONTEXT];
+    float prompt_logprobs[CONTEXT];
+    uint32_t ranks[CONTEXT];
+    struct token_logprob prompt_top[CONTEXT][3];
 };
 
 static void note(struct outcome *o, const struct engine_event *e) {
     o->after_end |= o->terminal > 0;
     switch (e->kind) {
     case ENGINE_EVENT_STARTED:
-    case ENGINE_EVENT_PROMPT:
         o->started++;
+        break;
+    case ENGINE_EVENT_PROMPT:
+        o->early |= o->started == 0 || o->n_tokens > 0;
+        o->prompt[o->n_prompt] = e->token;
+        o->prompt_logprobs[o->n_prompt] = e->logprob;
+        o->ranks[o->n_prompt] = e->rank;
+        memcpy(o->prompt_top[o->n_prompt++], e->top, (e->n_top < 3 ? e->n_top : 3) * sizeof e->top[0]);
         break;
     case ENGINE_EVENT_TOKEN:
         o->early |= o->started == 0;
@@ -183,6 +194,7 @@ static struct engine_request mixed_request(size_t i) {
     r.stop = stops;
     r.n_stop = i % 8 == 7 ? 2 : 0;
     r.min_tokens = i % 9 == 8 ? r.max_tokens / 2 : 0;
+    r.n_prompt_logprobs = i % 10 == 3 ? 3 : -1;
     return r;
 }
 
@@ -192,7 +204,11 @@ static bool equal_outcomes(const struct outcome *a, const struct outcome *b) {
            memcmp(a->top, b->top, a->n_tokens * sizeof a->top[0]) == 0 && a->text_len == b->text_len &&
            memcmp(a->text, b->text, a->text_len) == 0 && a->kind == b->kind && a->finish == b->finish &&
            a->stop_index == b->stop_index && a->completion_tokens == b->completion_tokens &&
-           a->prompt_tokens == b->prompt_tokens;
+           a->prompt_tokens == b->prompt_tokens && a->n_prompt == b->n_prompt &&
+           memcmp(a->prompt, b->prompt, a->n_prompt * sizeof a->prompt[0]) == 0 &&
+           memcmp(a->prompt_logprobs, b->prompt_logprobs, a->n_prompt * sizeof a->prompt_logprobs[0]) == 0 &&
+           memcmp(a->ranks, b->ranks, a->n_prompt * sizeof a->ranks[0]) == 0 &&
+           memcmp(a->prompt_top, b->prompt_top, a->n_prompt * sizeof a->prompt_top[0]) == 0;
 }
 
 static void company_changes_nothing(const char *model) {
@@ -306,6 +322,76 @@ static void stops(struct engine *e) {
     CHECK(cut.completion_tokens >= 30, "min_tokens: %u", cut.completion_tokens);
     for (size_t i = 0; i < cut.n_tokens && i < 30; i++) {
         CHECK(cut.tokens[i] != id, "a masked token at %zu", i);
+    }
+}
+
+/*
+ * What generation told of its tokens, scoring tells of the same tokens in a prompt, to the bit: one engine with few
+ * rows of logits at once and small chunks, another with everything in one step.
+ */
+static void prompt_logprobs(const char *model) {
+    static struct outcome generated, scored, both;
+    static int32_t ids[CONTEXT];
+    enum { PROMPT = 30, TOKENS = CONTEXT - PROMPT };
+    for (int wide = 0; wide < 2; wide++) {
+        struct engine *e = wide ? open_engine(model, 2, 512, 2 * CONTEXT) : open_engine(model, 1, 50, CONTEXT);
+        struct engine_request r = plain_request(9, PROMPT, TOKENS);
+        r.ignore_eos = true;
+        r.sampling.temperature = 1;
+        r.sampling.has_seed = true;
+        r.sampling.n_logprobs = 3;
+        one(e, &r, &generated);
+        CHECK(generated.n_tokens == TOKENS && generated.n_prompt == 0, "%zu tokens", generated.n_tokens);
+        memcpy(ids, r.prompt, PROMPT * sizeof *ids);
+        memcpy(ids + PROMPT, generated.tokens, TOKENS * sizeof *ids);
+
+        struct engine_request score = plain_request(10, CONTEXT, 5); /* all of the context; max_tokens does not count */
+        score.prompt = ids;
+        score.score_only = true;
+        score.n_prompt_logprobs = 3;
+        one(e, &score, &scored);
+        CHECK(scored.kind == ENGINE_EVENT_DONE && scored.finish == FINISH_LENGTH, "%s", scored.error.message);
+        CHECK(scored.n_prompt == CONTEXT && scored.n_tokens == 0 && scored.completion_tokens == 0 &&
+                  scored.prompt_tokens == CONTEXT,
+              "%zu tokens of the prompt, %zu others", scored.n_prompt, scored.n_tokens);
+        CHECK(memcmp(scored.prompt, ids, sizeof ids) == 0, "the prompt is told as it is");
+        CHECK(isnan(scored.prompt_logprobs[0]) && scored.ranks[0] == 0, "nothing comes before the first token");
+        for (size_t i = 0; i < TOKENS; i++) {
+            size_t at = PROMPT + i;
+            CHECK(memcmp(&scored.prompt_logprobs[at], &generated.logprobs[i], sizeof(float)) == 0 &&
+                      memcmp(scored.prompt_top[at], generated.top[i], sizeof generated.top[i]) == 0,
+                  "token %zu: %g scored, %g generated", i, (double)scored.prompt_logprobs[at],
+                  (double)generated.logprobs[i]);
+            bool among_best = false;
+            for (uint32_t k = 0; k < 3; k++) {
+                if (scored.prompt_top[at][k].id == ids[at]) {
+                    among_best = true;
+                    CHECK(scored.ranks[at] == k + 1, "token %zu: rank %u", i, scored.ranks[at]);
+                }
+            }
+            CHECK(among_best || (scored.ranks[at] > 3 && scored.ranks[at] <= 259), "token %zu: rank %u", i,
+                  scored.ranks[at]);
+        }
+        /* and with generation behind it, the same of both */
+        r.n_prompt_logprobs = 3;
+        one(e, &r, &both);
+        CHECK(both.n_prompt == PROMPT && both.n_tokens == TOKENS, "%zu, %zu", both.n_prompt, both.n_tokens);
+        CHECK(memcmp(both.prompt_logprobs, scored.prompt_logprobs, PROMPT * sizeof(float)) == 0, "scored the same");
+        CHECK(memcmp(both.logprobs, generated.logprobs, TOKENS * sizeof(float)) == 0 &&
+                  memcmp(both.tokens, generated.tokens, TOKENS * sizeof(int32_t)) == 0,
+              "generated the same");
+        /* one token has nothing to score; without logprobs there is nothing to tell */
+        score.n_prompt = 1;
+        one(e, &score, &scored);
+        CHECK(scored.n_prompt == 1 && scored.kind == ENGINE_EVENT_DONE, "%zu", scored.n_prompt);
+        score.n_prompt_logprobs = -1;
+        one(e, &score, &scored);
+        CHECK(scored.n_prompt == 0 && scored.kind == ENGINE_EVENT_DONE, "%zu", scored.n_prompt);
+        struct error err;
+        score.n_prompt_logprobs = ENGINE_MAX_TOP_LOGPROBS + 1;
+        CHECK(engine_submit(e, &score, &err) < 0 && strcmp(err.param, "prompt_logprobs") == 0, "too many");
+        check_idle(e);
+        engine_close(e);
     }
 }
 
@@ -859,6 +945,7 @@ int main(void) {
         RUN(opening, path);
         RUN(cancel_in_every_state, path);
         RUN(half_leave, path);
+        RUN(prompt_logprobs, path);
         RUN(bounded_queue_and_drain, path);
         RUN(full_ring, path);
         RUN(many_threads, path);

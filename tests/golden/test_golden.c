@@ -5,7 +5,8 @@
  *
  * For every prompt: equal token ids; KL divergence of the next-token distribution below 1e-3 on average (the 64 most
  * likely tokens and all others as one); the greedy continuation equal, or different only where the two best logits of
- * the reference lie within 0.15 (by teacher forcing: each token is predicted behind the reference's own continuation).
+ * the reference lie within 0.15 (by teacher forcing: each token is predicted behind the reference's own continuation);
+ * the prompt's own logprobs, and the 20 best beside each, as the engine tells them, within 0.05.
  */
 #include "runner.h"
 
@@ -22,6 +23,7 @@
 #define CHUNK 64
 #define MAX_TOKENS 4096
 #define KL_LIMIT 1e-3
+#define SCORE_LIMIT 0.05 /* of a logprob, absolute */
 #define GAP_LIMIT 0.15
 
 struct prediction {
@@ -139,6 +141,77 @@ static int check_case(struct runner *r, const struct text *text, const cJSON *c,
     return failures;
 }
 
+/* The recorded logprob of a token after a position; NaN where it is not among the recorded ones. */
+static double recorded_logprob(const cJSON *expected, int32_t id) {
+    const cJSON *i = cJSON_GetObjectItemCaseSensitive(expected, "ids")->child;
+    const cJSON *p = cJSON_GetObjectItemCaseSensitive(expected, "logprobs")->child;
+    for (; i && p; i = i->next, p = p->next) {
+        if (i->valueint == id) {
+            return p->valuedouble;
+        }
+    }
+    return NAN;
+}
+
+/* One token of the prompt, as the engine scored it: itself and the likeliest in its place. */
+static void compare_scores(const cJSON *expected, const struct engine_event *e, double *worst, size_t *n) {
+    double own = recorded_logprob(expected, e->token);
+    if (!isnan(own)) {
+        *worst = fmax(*worst, fabs((double)e->logprob - own));
+        ++*n;
+    }
+    for (size_t k = 0; k < e->n_top; k++) {
+        double top = recorded_logprob(expected, e->top[k].id);
+        if (!isnan(top)) {
+            *worst = fmax(*worst, fabs((double)e->top[k].logprob - top));
+            ++*n;
+        }
+    }
+}
+
+/* The prompt's logprobs, asked of the engine. Returns how many checks failed. */
+static int check_scores(struct engine *e, const cJSON *c, double *worst) {
+    static int32_t ids[MAX_TOKENS];
+    static struct engine_event event;
+    struct engine_request r;
+    struct error err;
+    engine_request_default(&r);
+    r.id = 1;
+    r.prompt = ids;
+    r.n_prompt = copy_ids(cJSON_GetObjectItemCaseSensitive(c, "ids"), ids, 0);
+    r.score_only = true;
+    r.n_prompt_logprobs = 20;
+    if (engine_submit(e, &r, &err) < 0) {
+        printf("FAIL %s\n", err.message);
+        return 1;
+    }
+    const cJSON *expected = cJSON_GetObjectItemCaseSensitive(c, "positions")->child;
+    size_t position = 0, compared = 0;
+    do {
+        if (!engine_wait(e, &event, 60000)) {
+            printf("FAIL no event for a minute\n");
+            return 1;
+        }
+        if (event.kind == ENGINE_EVENT_PROMPT) {
+            /* what was recorded `at` a position is about the token behind it */
+            while (expected && (size_t)cJSON_GetObjectItemCaseSensitive(expected, "at")->valueint + 1 < position) {
+                expected = expected->next;
+            }
+            if (expected && (size_t)cJSON_GetObjectItemCaseSensitive(expected, "at")->valueint + 1 == position) {
+                compare_scores(expected, &event, worst, &compared);
+            }
+            position++;
+        }
+    } while (event.kind != ENGINE_EVENT_DONE && event.kind != ENGINE_EVENT_ERROR);
+    /* of 20 likeliest tokens hardly any is missing among the 64 of the reference */
+    size_t positions = (size_t)cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(c, "positions")) - 1;
+    if (event.kind != ENGINE_EVENT_DONE || position != r.n_prompt || compared < positions * 19) {
+        printf("FAIL %zu of %zu tokens were scored, %zu values compared\n", position, r.n_prompt, compared);
+        return 1;
+    }
+    return 0;
+}
+
 static char *read_file(const char *path, size_t *len) {
     FILE *f = fopen(path, "rb");
     long size = 0;
@@ -198,6 +271,18 @@ int main(int argc, char **argv) {
            cases, worst_kl, failures, r.backend_info.variant);
     runner_close(&r);
     text_free(text);
+    struct engine *engine;
+    if (engine_open(&config, &engine, &err) < 0) {
+        fprintf(stderr, "%s\n", err.message);
+        return 1;
+    }
+    double worst_score = 0;
+    cJSON_ArrayForEach(c, cJSON_GetObjectItemCaseSensitive(expected, "cases")) {
+        failures += check_scores(engine, c, &worst_score);
+    }
+    engine_close(engine);
+    failures += !(worst_score < SCORE_LIMIT);
+    printf("logprobs of the prompts' tokens: largest difference %.2e, %d failures\n", worst_score, failures);
     cJSON_Delete(expected);
     return failures > 0 || cases == 0 ? 1 : 0;
 }

@@ -5,6 +5,7 @@
  */
 #include "../unit/gguf_build.h"
 #include "runner.h"
+#include "sampler.h"
 
 #include <inferd/json.h>
 
@@ -95,12 +96,40 @@ static bool write_model(const char *folder, const cJSON *c) {
     return ok;
 }
 
+#define MAX_LOGITS 10      /* rows: fewer than a chunk of the prompt has, so that its logits come in several parts */
+#define SCORE_LIMIT 1e-3 /* of the logprob of the token that follows, absolute; logits are as large as 44 */
+
 struct comparison {
     const cJSON *positions;
     size_t vocab;
+    const int32_t *ids;
+    size_t n;
+    struct sampler *sampler;
     int at;
-    double worst;
+    double worst, worst_score;
 };
+
+/* The prompt's own next token, as the engine scores it, beside the reference's log softmax. */
+static void compare_score(struct comparison *c, int32_t next, const float *logits, const cJSON *want) {
+    struct sample got;
+    double sum = 0, of_next = 0;
+    uint32_t rank = 1;
+    int32_t i = 0;
+    for (const cJSON *z = want; z; z = z->next, i++) {
+        of_next = i == next ? z->valuedouble : of_next;
+        sum += exp(z->valuedouble);
+    }
+    i = 0;
+    for (const cJSON *z = want; z; z = z->next, i++) {
+        rank += z->valuedouble > of_next || (z->valuedouble == of_next && i < next);
+    }
+    if (sampler_score(c->sampler, logits, next, 3, &got) != SAMPLE_OK || got.n_top != 3 || got.rank != rank) {
+        c->worst_score = NAN;
+        return;
+    }
+    double difference = fabs((double)got.logprob - (of_next - log(sum)));
+    c->worst_score = difference > c->worst_score ? difference : c->worst_score;
+}
 
 static void compare(void *arg, size_t position, const float *logits) {
     struct comparison *c = arg;
@@ -110,6 +139,9 @@ static void compare(void *arg, size_t position, const float *logits) {
     }
     double difference = 0, norm = 0;
     const cJSON *want = get(expected, "logits")->child;
+    if (position + 1 < c->n) {
+        compare_score(c, c->ids[position + 1], logits, want);
+    }
     for (size_t i = 0; i < c->vocab && want; i++, want = want->next) {
         difference += ((double)logits[i] - want->valuedouble) * ((double)logits[i] - want->valuedouble);
         norm += want->valuedouble * want->valuedouble;
@@ -122,6 +154,7 @@ static void compare(void *arg, size_t position, const float *logits) {
 static int check_case(const char *folder, const cJSON *c, const char *variant) {
     struct engine_config config;
     struct runner r;
+    struct sampler sampler;
     struct error err;
     int32_t ids[512];
     size_t n = 0;
@@ -134,23 +167,34 @@ static int check_case(const char *folder, const cJSON *c, const char *variant) {
     config.threads = 2;
     config.cpu_variant = variant;
     config.kv_tokens = 128;
-    if (!write_model(folder, c) || runner_open(&r, &config, 64, &err) < 0) {
+    if (!write_model(folder, c) || runner_open(&r, &config, MAX_LOGITS, &err) < 0) {
         printf("FAIL %s: %s\n", get(c, "name")->valuestring, err.message);
+        return 1;
+    }
+    if (sampler_init(&sampler, r.decoder.config.vocab_size, &err) < 0) {
+        printf("FAIL %s\n", err.message);
+        runner_close(&r);
         return 1;
     }
     static const size_t chunks[] = {64, 7, 1};
     int failures = 0;
     for (size_t i = 0; i < 3; i++) {
-        struct comparison got = {.positions = get(c, "positions"), .vocab = r.decoder.config.vocab_size};
+        struct comparison got = {.positions = get(c, "positions"),
+                                 .vocab = r.decoder.config.vocab_size,
+                                 .ids = ids,
+                                 .n = n,
+                                 .sampler = &sampler};
         if (runner_evaluate(&r, ids, n, chunks[i], compare, &got, &err) < 0 ||
-            got.at != cJSON_GetArraySize(got.positions) || !(got.worst < LIMIT)) {
-            printf("FAIL %s in chunks of %zu: relative difference of the logits %g\n", get(c, "name")->valuestring,
-                   chunks[i], got.worst);
+            got.at != cJSON_GetArraySize(got.positions) || !(got.worst < LIMIT) || !(got.worst_score < SCORE_LIMIT)) {
+            printf("FAIL %s in chunks of %zu: relative difference of the logits %g, difference of a logprob %g\n",
+                   get(c, "name")->valuestring, chunks[i], got.worst, got.worst_score);
             failures++;
         } else if (i == 0) {
-            printf("%s (%s): %.1e\n", get(c, "name")->valuestring, r.backend_info.variant, got.worst);
+            printf("%s (%s): %.1e, logprobs %.1e\n", get(c, "name")->valuestring, r.backend_info.variant, got.worst,
+                   got.worst_score);
         }
     }
+    sampler_destroy(&sampler);
     runner_close(&r);
     return failures;
 }
