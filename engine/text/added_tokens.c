@@ -93,10 +93,8 @@ static bool push_fragment(struct fragments *f, int32_t id, size_t start, size_t 
     return true;
 }
 
-/* Is the character before text[at] (or at it, if behind) a part of a word: letter, mark, digit, underscore? */
 static bool is_word_at(const struct scan *s, size_t at) {
-    size_t n;
-    return s->text[at] == '_' || (unicode_class_at(s->text + at, &n) & (CLASS_LETTER | CLASS_MARK | CLASS_NUMBER));
+    return unicode_is_word(utf8_get(s->text + at));
 }
 
 static size_t before(const char *text, size_t at) {

@@ -258,8 +258,11 @@ static int pre_step_of(const cJSON *json, struct pre_tokenizer *out, bool *byte_
     if (is(json, "WhitespaceSplit")) {
         return pre_class(out, CLASS_SPACE, SPLIT_REMOVED, false, err);
     }
-    if (is(json, "Whitespace")) { /* with the joiners, which Rust's \w has and Oniguruma's has not */
-        return pre_add_regex(out, "[\\w\\x{200c}\\x{200d}]+|[^\\w\\s\\x{200c}\\x{200d}]+", SPLIT_REMOVED, true, err);
+    if (is(json, "Whitespace")) { /* \w+|[^\w\s]+ with Rust's \w: joiners are in it, the numbers of Latin-1 are not */
+        return pre_add_regex(out,
+                             "[[\\w\\x{200c}\\x{200d}]&&[^\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}]]+|"
+                             "[[^\\w\\s\\x{200c}\\x{200d}]\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}]+",
+                             SPLIT_REMOVED, true, err);
     }
     if (is(json, "Metaspace")) {
         return pre_metaspace(json, out, err);

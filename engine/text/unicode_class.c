@@ -71,6 +71,16 @@ unsigned unicode_class_of(uint32_t cp) {
     }
 }
 
+bool unicode_is_word(uint32_t cp) {
+    if ((cp >= 0x24b6 && cp <= 0x24e9) || (cp >= 0x1f130 && cp <= 0x1f149) || (cp >= 0x1f150 && cp <= 0x1f169) ||
+        (cp >= 0x1f170 && cp <= 0x1f189) || cp == 0x200c || cp == 0x200d) {
+        return true;
+    }
+    utf8proc_category_t category = utf8proc_category((utf8proc_int32_t)cp);
+    return (unicode_class_of(cp) & (CLASS_LETTER | CLASS_MARK)) || category == UTF8PROC_CATEGORY_ND ||
+           category == UTF8PROC_CATEGORY_NL || category == UTF8PROC_CATEGORY_PC;
+}
+
 void utf8_sanitize(const char *bytes, size_t len, struct buf *out) {
     size_t plain = 0; /* start of the run not yet written */
     for (size_t i = 0; i < len;) {

@@ -26,6 +26,12 @@ extern const uint8_t unicode_class_ascii[128];
 /* The bits of enum unicode_class of a code point. */
 unsigned unicode_class_of(uint32_t code_point);
 
+/*
+ * \w of Rust's regexes: Alphabetic, marks, decimal digits, connecting punctuation, the joiners. (Alphabetic beyond the
+ * letters and letter-like numbers: marks, and letters in circles and squares.)
+ */
+bool unicode_is_word(uint32_t code_point);
+
 /* The length of the well-formed character that begins with this byte. */
 static inline size_t utf8_length(char lead) {
     unsigned char c = (unsigned char)lead;

@@ -60,9 +60,21 @@ static void find_paths(const struct unigram *u, struct unigram_node *nodes, cons
     }
 }
 
-/* A run of unknown characters: its bytes, last first, or one unknown token. */
+/* The token of this text, -1 if none. */
+static int32_t find_token(const struct unigram *u, const char *text, size_t len) {
+    uint32_t node = 0;
+    for (size_t i = 0; i < len; i++) {
+        node = trie_step(&u->trie, node, (unsigned char)text[i]);
+        if (node == 0) {
+            return -1;
+        }
+    }
+    return (int32_t)u->trie.value[node] - 1;
+}
+
+/* A run of unknown characters: its bytes, last first, or one unknown token. "<unk>" in the text is that token. */
 static int push_unknown(const struct unigram *u, const char *text, size_t len, struct tokens *out, struct error *err) {
-    bool bytes = true;
+    bool bytes = find_token(u, text, len) < 0;
     for (size_t i = 0; i < len; i++) {
         bytes &= u->byte_ids[(unsigned char)text[i]] >= 0;
     }

@@ -3,9 +3,10 @@
  *
  *   bench_tokenizer --passes MODEL       reads lines "PASSES FILE" and answers each with "BYTES TOKENS SECONDS" of the
  *                                        fastest pass over the documents of FILE, which end with a NUL each
- *   bench_tokenizer --hostile MODEL...   1 MB of single characters, random text and random bytes through each model:
- *                                        the slowest and the hungriest input of each kind; fails over LIMIT_S seconds
- *                                        or LIMIT_FACTOR bytes of memory a byte of text
+ *   bench_tokenizer --hostile STEP MODEL...
+ *                                        1 MB of each ASCII character, of each STEP-th of some 300 others, of short
+ *                                        strings, random text and random bytes through each model: the slowest and the
+ *                                        hungriest; fails over LIMIT_S seconds or LIMIT_FACTOR bytes of memory a byte
  *
  * Seconds are the thread's processor time, memory is the growth of the resident set's peak.
  */
@@ -164,9 +165,9 @@ static void try_repeated(const struct text *t, const char *unit, size_t unit_len
     try_text(t, name, text, len, w);
 }
 
-/* Every ASCII character; of the rest of Unicode the first of each 61 up to U+3000, then fewer. */
-static uint32_t next_code_point(uint32_t cp) {
-    cp += cp < 0x80 ? 1 : cp < 0x3000 ? 61 : cp < 0x20000 ? 1543 : 65521;
+/* Every ASCII character; of the rest of Unicode the first of each 61 up to U+3000, then fewer; times the step. */
+static uint32_t next_code_point(uint32_t cp, uint32_t step) {
+    cp += cp < 0x80 ? 1 : step * (cp < 0x3000 ? 61 : cp < 0x20000 ? 1543 : 65521);
     return cp >= 0xd800 && cp < 0xe000 ? 0xe000 : cp;
 }
 
@@ -211,14 +212,14 @@ static const char *const strings[] = {
     " \xe2\x96\x81", "\xe2\x96\x81", "abcdefghijklmnopqrstuvwxyz", "the quick ", "\xc2\xa0", "\xe3\x80\x80", "{\"a\":", "==", "0123456789",
 };
 
-static int hostile(const char *model) {
+static int hostile(const char *model, uint32_t step) {
     struct text *t = open_model(model);
     struct worst w = {0};
     char *text = malloc(HOSTILE_BYTES + 8), name[64];
     if (!text) {
         die("out of memory");
     }
-    for (uint32_t cp = 0; cp < 0x110000; cp = next_code_point(cp)) {
+    for (uint32_t cp = 0; cp < 0x110000; cp = next_code_point(cp, step)) {
         char unit[4];
         snprintf(name, sizeof name, "U+%04X", (unsigned)cp);
         try_repeated(t, unit, utf8_encode(cp, unit), name, text, &w);
@@ -239,12 +240,12 @@ int main(int argc, char **argv) {
     if (argc == 3 && strcmp(argv[1], "--passes") == 0) {
         return passes(argv[2]);
     }
-    if (argc < 3 || strcmp(argv[1], "--hostile") != 0) {
-        die("usage: bench_tokenizer --passes MODEL | --hostile MODEL...");
+    if (argc < 4 || strcmp(argv[1], "--hostile") != 0 || atoi(argv[2]) < 1) {
+        die("usage: bench_tokenizer --passes MODEL | --hostile STEP MODEL...");
     }
     int failed = 0;
-    for (int i = 2; i < argc; i++) {
-        failed |= hostile(argv[i]);
+    for (int i = 3; i < argc; i++) {
+        failed |= hostile(argv[i], (uint32_t)atoi(argv[2]));
         fflush(stdout);
     }
     return failed;

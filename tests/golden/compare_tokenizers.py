@@ -15,7 +15,9 @@ own older tables do not know: they are found by asking its normalizers and its P
 with Python's unicodedata, and are listed. Prints every disagreement up to --show of each kind, and exits 1 if there is one.
 """
 import argparse
+import base64
 import collections
+import io
 import json
 import os
 import random
@@ -129,7 +131,9 @@ class Report:
             if w != g:
                 self.different[what] += 1
                 if self.different[what] <= self.show:
-                    print(f"  {what} of {given!r}\n    tokenizers {w!r}\n    inferd     {g!r}")
+                    at = next((i for i, (a, b) in enumerate(zip(w, g)) if a != b), min(len(w), len(g)))
+                    part = slice(max(0, at - 3), at + 12)
+                    print(f"  {what} of {given!r}: at {at}\n    tokenizers ..{w[part]!r}..\n    inferd     ..{g[part]!r}..")
 
 
 def random_ids(r, size):
@@ -179,6 +183,50 @@ def small_tokenizers(folder, only):
             yield name, path, whole
 
 
+def field(message, number):
+    """The bytes of a field of a protobuf message."""
+    def varint(at):
+        value = shift = 0
+        while True:
+            value |= (message[at] & 0x7f) << shift
+            shift, at = shift + 7, at + 1
+            if message[at - 1] < 0x80:
+                return value, at
+
+    at = 0
+    while at < len(message):
+        key, at = varint(at)
+        size = {0: None, 1: 8, 5: 4}.get(key & 7, -1)
+        if size is None:
+            _, at = varint(at)
+            continue
+        if size < 0:
+            size, at = varint(at)
+        if key >> 3 == number:
+            return message[at:at + size]
+        at += size
+    raise KeyError(number)
+
+
+def sentencepiece_tokenizers(folder):
+    """Unigram behind the character maps that SentencePiece makes of its own rules (as T5, XLM-R, ALBERT have them)."""
+    import sentencepiece
+
+    shared = make_tokenizer_cases.shared_models()
+    for rule in ("nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf"):
+        out = io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(make_tokenizer_cases.CORPUS), model_writer=out, vocab_size=120, model_type="unigram",
+                                                 normalization_rule_name=rule, minloglevel=2)
+        charsmap = base64.b64encode(field(field(out.getvalue(), 3), 2)).decode()
+        for model in ("unigram", "unigram-fallback"):
+            metaspace = make_tokenizer_cases.METASPACE
+            parts = {"normalizer": {"type": "Precompiled", "precompiled_charsmap": charsmap}, "pre_tokenizer": metaspace, "decoder": metaspace}
+            name, whole = f"{rule}-{model}", make_tokenizer_cases.assemble(shared[model], {}, parts)
+            with open(f"{folder}/{name}.json", "w", encoding="utf-8") as f:
+                json.dump(whole, f)
+            yield name, f"{folder}/{name}.json", whole
+
+
 def folders(paths):
     for path in paths:
         with open(f"{path}/tokenizer.json", encoding="utf-8") as f:
@@ -189,6 +237,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="*")
     parser.add_argument("--small", action="store_true", help="the small tokenizers of make_tokenizer_cases.py as well")
+    parser.add_argument("--sentencepiece", action="store_true", help="tokenizers with the character maps of the package `sentencepiece`")
     parser.add_argument("--only", default="", help="of the small ones those whose name holds this")
     parser.add_argument("--program", default="build/tests/golden/tokenize_records")
     parser.add_argument("-n", type=int, default=100000)
@@ -198,7 +247,8 @@ def main():
     failed, counts, left_out = 0, collections.Counter(), set()
     print(f"tokenizers {tokenizers.__version__}, Python's Unicode {unicodedata.unidata_version}, seed {args.seed}")
     with tempfile.TemporaryDirectory() as temporary:
-        for name, path, whole in [*folders(args.folders), *(small_tokenizers(temporary, args.only) if args.small else ())]:
+        for name, path, whole in [*folders(args.folders), *(small_tokenizers(temporary, args.only) if args.small else ()),
+                                  *(sentencepiece_tokenizers(temporary) if args.sentencepiece else ())]:
             bad, more, out = compare(name, args.program, path, whole, args.n, args.seed, args.show)
             failed, counts, left_out = failed + bad, counts + more, left_out | out
     print("texts of each category: " + ", ".join(f"{n} {c}" for c, n in counts.items()))

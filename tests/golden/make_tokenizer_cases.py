@@ -26,7 +26,7 @@ TEXTS = [
     "Hello WORLD", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "▁x ▁▁ y", "'ſ \u2028\u00a0\u3000x", "ab12cd34 ef 56",
     "$5+3=8^2|`~<>", "İstanbul ΑΣ", "thethethe the the", "aXb XX ａé①ﬁ… e\u0301 e\u0301\u0302 가각 é\u0301",
     "a²b ³¹ ¼x ½", "he\u200dl\u200clo ⓐⓑ _a_ __ b_", "<s><s>x< s><s >", "<sep><m><sep> \n <m>word<sep>_", "x-y,z. 1-2 -- 1234567 12ab",
-    "a  b   c    d", "hello\tworld\r\n\r\n  end  ", "ΣΑΣ ǅ ſ K ß ẞ", "...a\r\n!!\n\n b/c //", "the-cat the\u2581cat",
+    "sep⒕ sepⓐ sep‿ word\u200d <unk> <unk>x", "a  b   c    d", "hello\tworld\r\n\r\n  end  ", "ΣΑΣ ǅ ſ K ß ẞ", "...a\r\n!!\n\n b/c //", "the-cat the\u2581cat",
 ]
 
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
