@@ -33,8 +33,8 @@ _Static_assert(ENGINE_EVENT_TEXT >= DETOKENIZER_MAX_OUT + ENGINE_MAX_STOP_LEN,
 
 /* Written by the engine thread, read by any. */
 struct counters {
-    atomic_uint_fast64_t running, kv_blocks_used;
-    atomic_uint_fast64_t prompt_tokens, generation_tokens, cached_tokens, steps, preemptions, nonfinite_logits,
+    atomic_uint_fast64_t running, kv_blocks_used, kv_blocks_cached;
+    atomic_uint_fast64_t prompt_tokens, generation_tokens, queried_tokens, cached_tokens, steps, preemptions, nonfinite_logits,
         last_step_ns;
 };
 
@@ -96,7 +96,7 @@ static struct engine_event *new_event(struct engine *e, const struct sequence *s
     event->stop_index = event->stop_token = -1;
     event->prompt_tokens = (uint32_t)s->n_prompt;
     event->completion_tokens = (uint32_t)sequence_n_generated(s);
-    event->cached_tokens = 0;
+    event->cached_tokens = (uint32_t)s->n_cached;
     event->error = (struct error){0};
     return event;
 }
@@ -104,6 +104,7 @@ static struct engine_event *new_event(struct engine *e, const struct sequence *s
 static void publish_gauges(struct engine *e) {
     atomic_store_explicit(&e->counters.running, e->scheduler.n_running, memory_order_relaxed);
     atomic_store_explicit(&e->counters.kv_blocks_used, kv_cache_used(&e->kv_cache), memory_order_relaxed);
+    atomic_store_explicit(&e->counters.kv_blocks_cached, e->kv_cache.n_cached, memory_order_relaxed);
 }
 
 static void count(atomic_uint_fast64_t *counter, uint64_t n) {
@@ -197,6 +198,8 @@ static void schedule(struct engine *e) {
     }
     event_ring_notify(&e->events); /* a long prefill is known to run while it does */
     atomic_store_explicit(&e->counters.preemptions, sch->preemptions, memory_order_relaxed);
+    atomic_store_explicit(&e->counters.queried_tokens, sch->queried_tokens, memory_order_relaxed);
+    atomic_store_explicit(&e->counters.cached_tokens, sch->cached_tokens, memory_order_relaxed);
     publish_gauges(e);
 }
 
@@ -311,6 +314,7 @@ static bool fail_sample(struct engine *e, struct sequence *s, enum sample_result
     struct error why;
     if (result == SAMPLE_NONFINITE) {
         count(&e->counters.nonfinite_logits, 1);
+        scheduler_distrust(&e->scheduler, s);
         error_set(&why, ERROR_INTERNAL, "the model computed logits that are not finite numbers");
     } else {
         error_set(&why, ERROR_INVALID, "min_tokens and the stop token ids leave no token to choose from");
@@ -385,7 +389,9 @@ static void step(struct engine *e) {
     schedule(e);
     assert(sch->n_scheduled > 0); /* the oldest always fits */
     int rc = run(e, &err);
-    scheduler_computed(sch);
+    if (rc == 0) {
+        scheduler_computed(sch);
+    }
     for (size_t i = 0, logits_row = 0; i < sch->n_scheduled; i++) {
         if (rc < 0) {
             fail_sequence(e, sch->scheduled[i], &err);
@@ -464,6 +470,7 @@ static int open_model(struct engine *e, struct error *err) {
         .vocab_size = text_vocab < model_vocab ? text_vocab : model_vocab,
         .max_model_len = e->runner.kv.max_model_len,
         .kv_block_size = c->kv_block_size,
+        .prefix_cache = c->prefix_cache,
     };
     e->n_kv_blocks = e->runner.kv.n_blocks;
     name_model(e, c->model);
@@ -661,8 +668,10 @@ void engine_get_stats(const struct engine *e, struct engine_stats *out) {
         .waiting = live > running ? live - running : 0,
         .kv_blocks_used = atomic_load_explicit(&c->kv_blocks_used, memory_order_relaxed),
         .kv_blocks = e->n_kv_blocks,
+        .kv_blocks_cached = atomic_load_explicit(&c->kv_blocks_cached, memory_order_relaxed),
         .prompt_tokens = atomic_load_explicit(&c->prompt_tokens, memory_order_relaxed),
         .generation_tokens = atomic_load_explicit(&c->generation_tokens, memory_order_relaxed),
+        .prefix_cache_queries = atomic_load_explicit(&c->queried_tokens, memory_order_relaxed),
         .cached_tokens = atomic_load_explicit(&c->cached_tokens, memory_order_relaxed),
         .steps = atomic_load_explicit(&c->steps, memory_order_relaxed),
         .preemptions = atomic_load_explicit(&c->preemptions, memory_order_relaxed),

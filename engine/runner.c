@@ -9,7 +9,7 @@ static int find_kv_dtype(const char *name, enum dtype *out, struct error *err) {
     } else if (strcmp(name, "bf16") == 0) {
         *out = DTYPE_BF16;
     } else {
-        return error_set_param(err, ERROR_INVALID, "kv_dtype", "kv_dtype must be f16 or bf16");
+        return error_set_param(err, ERROR_INVALID, "kv_dtype", "kv_dtype must be f16 or bf16, not %s", name);
     }
     return 0;
 }

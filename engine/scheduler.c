@@ -36,6 +36,7 @@ static void release_blocks(struct scheduler *s, struct sequence *seq) {
     kv_cache_release(s->kv, seq->blocks, seq->n_blocks);
     seq->n_blocks = 0;
     seq->n_computed = 0;
+    seq->n_published = 0;
 }
 
 void scheduler_remove(struct scheduler *s, struct sequence *seq) {
@@ -110,16 +111,68 @@ static void schedule_chunks(struct scheduler *s) {
     }
 }
 
+/* The key of block i, whose tokens are known; false if none can be had. */
+static bool know_key(const struct scheduler *s, struct sequence *seq, size_t i) {
+    size_t size = s->kv->block_size;
+    while (seq->n_keys <= i) {
+        if (!kv_key_next(&seq->keys[seq->n_keys], seq->tokens + seq->n_keys * size, size, &seq->keys[seq->n_keys + 1])) {
+            return false;
+        }
+        seq->n_keys++;
+    }
+    return true;
+}
+
+/*
+ * Find the longest cached beginning of seq, short of its last token, whose logits are wanted. The blocks go to
+ * seq->blocks without a reference yet; *n_idle says how many of them nobody uses, so that using them takes free ones.
+ */
+static size_t find_prefix(const struct scheduler *s, struct sequence *seq, size_t *n_idle) {
+    size_t n = 0;
+    *n_idle = 0;
+    while (seq->keys && seq->may_hit && (n + 1) * s->kv->block_size < seq->n_tokens && know_key(s, seq, n)) {
+        int32_t block = kv_cache_find(s->kv, &seq->keys[n + 1]);
+        if (block < 0) {
+            break;
+        }
+        *n_idle += !kv_cache_in_use(s->kv, block);
+        seq->blocks[n++] = block;
+    }
+    return n;
+}
+
+/* Give a waiting sequence the blocks of all its tokens, found or fresh; false, and nothing changed, if too few are free. */
+static bool take_blocks(struct scheduler *s, struct sequence *seq) {
+    size_t n_idle, n_found = find_prefix(s, seq, &n_idle), need = kv_cache_blocks_for(s->kv, seq->n_tokens);
+    /* One token more: else its first decode would at once preempt somebody, perhaps itself. */
+    size_t soon = kv_cache_blocks_for(s->kv, seq->n_tokens < seq->max_total ? seq->n_tokens + 1 : seq->n_tokens);
+    if (soon - n_found + n_idle > s->kv->n_free) {
+        return false;
+    }
+    for (size_t i = 0; i < n_found; i++) {
+        kv_cache_share(s->kv, seq->blocks[i]);
+    }
+    bool taken = kv_cache_take(s->kv, seq->blocks + n_found, need - n_found);
+    assert(taken);
+    (void)taken;
+    seq->n_blocks = need;
+    seq->n_published = n_found;
+    seq->n_computed = n_found * s->kv->block_size;
+    if (!seq->looked_up) {
+        seq->looked_up = true;
+        seq->n_cached = seq->n_computed; /* all of it prompt: nothing was generated yet */
+        s->queried_tokens += seq->keys && seq->may_hit ? seq->n_prompt : 0;
+        s->cached_tokens += seq->n_cached;
+    }
+    return true;
+}
+
 static void admit(struct scheduler *s) {
     while (!list_empty(&s->waiting) && s->n_running < s->max_sequences && s->rows < s->max_batched_tokens) {
         struct sequence *seq = LIST_ENTRY(s->waiting.next, struct sequence, node);
-        size_t need = kv_cache_blocks_for(s->kv, seq->n_tokens);
-        /* One token more: else its first decode would at once preempt somebody, perhaps itself. */
-        size_t soon = seq->n_tokens < seq->max_total ? seq->n_tokens + 1 : seq->n_tokens;
-        if (kv_cache_blocks_for(s->kv, soon) > s->kv->n_free || !kv_cache_take(s->kv, seq->blocks, need)) {
+        if (!take_blocks(s, seq)) {
             break; /* in order of arrival: nobody overtakes */
         }
-        seq->n_blocks = need;
         list_remove(&seq->node);
         list_push_back(&s->running, &seq->node);
         seq->state = SEQUENCE_RUNNING;
@@ -138,9 +191,25 @@ void scheduler_schedule(struct scheduler *s) {
     admit(s);
 }
 
+/* Blocks that are full and computed can be found from now on. */
+static void publish(struct scheduler *s, struct sequence *seq) {
+    while (seq->keys && (seq->n_published + 1) * s->kv->block_size <= seq->n_computed &&
+           know_key(s, seq, seq->n_published)) {
+        size_t i = seq->n_published++;
+        seq->blocks[i] = kv_cache_publish(s->kv, seq->blocks[i], &seq->keys[i + 1]);
+    }
+}
+
 void scheduler_computed(struct scheduler *s) {
     for (size_t i = 0; i < s->n_scheduled; i++) {
         s->scheduled[i]->n_computed += s->scheduled[i]->n_scheduled;
         s->scheduled[i]->n_scheduled = 0;
+        publish(s, s->scheduled[i]);
+    }
+}
+
+void scheduler_distrust(struct scheduler *s, const struct sequence *seq) {
+    for (size_t i = 0; i < seq->n_blocks; i++) {
+        kv_cache_withdraw(s->kv, seq->blocks[i]);
     }
 }

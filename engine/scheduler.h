@@ -26,6 +26,7 @@ struct scheduler {
     size_t n_scheduled;
     size_t rows; /* sum of their n_scheduled */
     uint64_t preemptions;
+    uint64_t queried_tokens, cached_tokens; /* prompt tokens looked up in the prefix cache; found there */
 };
 
 /* Needs max_batched_tokens >= max_sequences: every decode fits in a step. */
@@ -36,6 +37,7 @@ void scheduler_destroy(struct scheduler *s); /* the queues must be empty */
 void scheduler_add(struct scheduler *s, struct sequence *seq);    /* a new one, behind all others */
 void scheduler_schedule(struct scheduler *s);                     /* fills scheduled, n_scheduled, rows */
 void scheduler_computed(struct scheduler *s);                     /* the step was run: n_computed of all advance */
+void scheduler_distrust(struct scheduler *s, const struct sequence *seq); /* its KV is wrong: nobody shall find it */
 void scheduler_remove(struct scheduler *s, struct sequence *seq); /* take it out of its queue, release its blocks */
 
 #endif

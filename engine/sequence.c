@@ -155,9 +155,13 @@ int sequence_new(const struct engine_request *r, const struct sequence_limits *l
     s->tokens = array(s->max_total, sizeof *s->tokens);
     s->blocks = array(s->max_total / limits->kv_block_size + 1, sizeof *s->blocks);
     s->end_ids = array(s->n_end_ids, sizeof *s->end_ids);
+    if (limits->prefix_cache) {
+        s->keys = array(s->max_total / limits->kv_block_size + 1, sizeof *s->keys);
+        s->may_hit = r->n_prompt_logprobs < 0 && !r->score_only;
+    }
     struct logit_bias *bias = array(r->sampling.n_logit_bias, sizeof *bias);
     s->sampling.logit_bias = bias;
-    if (!s->tokens || !s->blocks || !s->end_ids || !bias) {
+    if (!s->tokens || !s->blocks || !s->end_ids || !bias || (limits->prefix_cache && !s->keys)) {
         error_memory(err);
         goto fail;
     }
@@ -175,6 +179,10 @@ int sequence_new(const struct engine_request *r, const struct sequence_limits *l
         stop_matcher_init(&s->stops, r->stop, r->n_stop, r->include_stop, err) < 0) {
         goto fail;
     }
+    if (s->keys && !kv_key_root(r->cache_salt, &s->keys[0])) {
+        error_set(err, ERROR_INTERNAL, "SHA-256 cannot be computed, which the prefix cache needs");
+        goto fail;
+    }
     detokenizer_init(&s->detokenizer, limits->text, r->skip_special, true);
     *out = s;
     return 0;
@@ -190,6 +198,7 @@ void sequence_free(struct sequence *s) {
     stop_matcher_destroy(&s->stops);
     free((void *)s->sampling.logit_bias);
     free(s->end_ids);
+    free(s->keys);
     free(s->blocks);
     free(s->tokens);
     free(s);

@@ -15,6 +15,7 @@
 #ifndef INFERD_SEQUENCE_H
 #define INFERD_SEQUENCE_H
 
+#include "kv_cache.h"
 #include "stop_matcher.h"
 
 #include <inferd/engine.h>
@@ -44,6 +45,15 @@ struct sequence {
     size_t n_prompt_told;      /* tokens of the prompt that were told; also after preemption each only once */
     bool score_only;           /* nothing is sampled: max_total = n_prompt */
 
+    /* Prefix cache. keys[0] is the root of the chain, keys[i + 1] the key of block i; made when first needed, kept when
+     * the sequence is preempted (its tokens stay). NULL: it takes no part. */
+    struct kv_key *keys;  /* [1 + n_keys], room for all full blocks of max_total, owned */
+    size_t n_keys;        /* blocks whose key is known */
+    size_t n_published;   /* leading blocks that are in the table, or were found there */
+    bool may_hit;         /* false: each prompt position must be computed here (its logits are asked for) */
+    bool looked_up;       /* it was admitted once: n_cached stands */
+    size_t n_cached;      /* prompt tokens that were found at the first admission */
+
     struct sampling sampling; /* its logit_bias is owned */
     uint64_t seed;            /* the request's, or a random one */
     size_t min_tokens;
@@ -60,6 +70,7 @@ struct sequence_limits {
     size_t vocab_size; /* ids below it exist in text and model */
     size_t max_model_len;
     size_t kv_block_size;
+    bool prefix_cache;
 };
 
 /* Check and copy. ERROR_INVALID with param, or ERROR_CONTEXT_LENGTH. */

@@ -44,6 +44,8 @@ static const struct setting rows[] = {
      .flags = SETTING_ENGINE, .help = "tokens in one block, a power of two"},
     {AT(kv_tokens), SETTING_INT, .initial = "0", .min = 0, .max = 1073741824, .group = "KV memory", .flags = SETTING_ENGINE,
      .help = "tokens kept for all requests together; 0: chosen by max_sequences and memory_utilization"},
+    {AT(prefix_cache), SETTING_BOOL, .initial = "true", .group = "KV memory", .flags = SETTING_ENGINE,
+     .help = "keep computed tokens while there is room, so that prompts that begin alike are computed once"},
 
     {AT(max_sequences), SETTING_INT, .initial = "32", .min = 1, .max = 65536, .alias = "batch", .group = "Load",
      .help = "requests computed together; others wait"},
@@ -241,6 +243,7 @@ void config_engine(const struct config *c, struct engine_config *out) {
     out->max_sequences = c->max_sequences;
     out->max_batched_tokens = c->max_batched_tokens;
     out->max_waiting = c->max_waiting;
+    out->prefix_cache = c->prefix_cache;
     out->kv_block_size = c->kv_block_size;
     out->memory_utilization = c->memory_utilization;
     out->kv_tokens = c->kv_tokens;

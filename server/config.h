@@ -41,6 +41,7 @@ struct config {
     char *kv_dtype; /* "f16", "bf16" */
     size_t kv_block_size;
     size_t kv_tokens;
+    bool prefix_cache;
     double memory_utilization;
     double null_step_time; /* s, device "null" alone */
 

@@ -20,3 +20,13 @@ bool dtype_row_bytes(enum dtype t, size_t n, size_t *bytes) {
     const struct dtype_info *info = dtype_info(t);
     return info->bytes != 0 && n % info->block == 0 && checked_mul(n / info->block, info->bytes, bytes);
 }
+
+size_t kv_layer_bytes(enum dtype dtype, size_t n_blocks, size_t block_size, size_t n_kv_heads, size_t head_dim) {
+    size_t scale = dtype == DTYPE_I8 ? dtype_info(DTYPE_F16)->bytes : 0, bytes;
+    const size_t factors[] = {2, n_blocks, block_size, n_kv_heads};
+    bool fits = checked_mul(head_dim, dtype_info(dtype)->bytes, &bytes) && checked_add(bytes, scale, &bytes);
+    for (size_t i = 0; fits && i < sizeof factors / sizeof *factors; i++) {
+        fits = checked_mul(bytes, factors[i], &bytes);
+    }
+    return fits ? bytes : SIZE_MAX; /* more than any allocation gives */
+}

@@ -9,12 +9,11 @@
 #define ALIGN 64u
 
 static size_t element_bytes(enum dtype t) {
-    return dtype_info(t)->bytes; /* of activation and KV types: a block is one element */
+    return dtype_info(t)->bytes; /* of activation types: a block is one element */
 }
 
 bool decoder_kv_token_bytes(const struct model_config *c, enum dtype kv_dtype, size_t *bytes) {
-    return checked_mul(2 * element_bytes(kv_dtype), model_config_kv_dim(c), bytes) &&
-           checked_mul(*bytes, c->n_layers, bytes);
+    return checked_mul(kv_layer_bytes(kv_dtype, 1, 1, c->n_kv_heads, c->head_dim), c->n_layers, bytes);
 }
 
 /*

@@ -85,6 +85,7 @@ struct kv_layer {
     enum dtype dtype; /* F16 or BF16 */
     size_t n_blocks, block_size, n_kv_heads, head_dim;
 };
+/* Bytes of such memory, SIZE_MAX if they overflow. I8 has one F16 scale beside each head's K and each head's V of a token. */
 size_t kv_layer_bytes(enum dtype dtype, size_t n_blocks, size_t block_size, size_t n_kv_heads, size_t head_dim);
 
 /*

@@ -248,7 +248,8 @@ struct engine_stats {
     uint64_t kv_blocks_used, kv_blocks; /* gauges */
     uint64_t kv_blocks_cached;                                /* gauge: unreferenced, but their tokens can be found again */
     uint64_t waiting_tokens;                                  /* gauge: prompt tokens of queued requests */
-    uint64_t prompt_tokens, generation_tokens, cached_tokens; /* counters */
+    uint64_t prompt_tokens, generation_tokens;                /* counters */
+    uint64_t prefix_cache_queries, cached_tokens;             /* prompt tokens looked up; of these found in the cache */
     uint64_t drafts, drafted_tokens, accepted_tokens;         /* speculation: drafts made; tokens in them; kept */
     uint64_t steps, preemptions;
     uint64_t nonfinite_logits;

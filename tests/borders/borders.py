@@ -59,7 +59,7 @@ LIBRARIES = [
     (r"onig.*\.h", ["engine/text/", "server/version.c"]),
     (r"utf8proc\.h", ["engine/text/", "server/version.c"]),
     (r"ini\.h", ["server/"]),
-    (r"gnutls/.*", ["server/"]),
+    (r"gnutls/.*", ["server/", "engine/base/sha256.c"]),
     (r"(histedit|editline/.*)\.h", ["server/cmd/line_editor.c"]),
 ]
 

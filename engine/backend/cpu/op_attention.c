@@ -17,17 +17,6 @@ static size_t div_up(size_t a, size_t b) {
     return (a + b - 1) / b;
 }
 
-size_t kv_layer_bytes(enum dtype dtype, size_t n_blocks, size_t block_size, size_t n_kv_heads, size_t head_dim) {
-    size_t bytes = dtype_info(dtype)->bytes;
-    const size_t factors[] = {2, n_blocks, block_size, n_kv_heads, head_dim};
-    for (size_t i = 0; i < sizeof factors / sizeof *factors; i++) {
-        if (__builtin_mul_overflow(bytes, factors[i], &bytes)) {
-            return SIZE_MAX; /* more than any allocation gives */
-        }
-    }
-    return bytes;
-}
-
 static int check_shapes(const struct backend *b, const struct attention_args *a, struct error *err) {
     const struct kv_layer *kv = a->kv;
     if (check_rows(b, "attention", a->rows, err) < 0) {
