@@ -476,6 +476,8 @@ static void bounded_queue_and_drain(const char *model) {
     c.max_sequences = 1;
     c.max_waiting = 2;
     c.kv_tokens = CONTEXT;
+    c.device = "null"; /* at a known pace: the first must still run when the fourth comes */
+    c.null_step_ns = 1000000;
     if (engine_open(&c, &e, &err) < 0) {
         CHECK(false, "%s", err.message);
         return;
