@@ -102,6 +102,7 @@ static void write_choice(const struct request *r, struct choice *c, struct buf *
     }
     buf_printf(out, ",\"finish_reason\":\"%s\"", request_finish_reason(c));
     request_write_stop_reason(r, c, out);
+    request_write_prompt_logprobs(c, out);
     buf_putc(out, '}');
 }
 

@@ -42,24 +42,62 @@ static size_t count_characters(const char *s, size_t len) {
     return n;
 }
 
+/* One more entry, at the end of what there is. */
+static int append(struct logprobs *l, const struct engine_event *event, struct error *err) {
+    if (l->n == l->cap && grow(l, err)) {
+        return -1;
+    }
+    size_t n_top = event->n_top < l->n_top_max ? event->n_top : l->n_top_max;
+    l->entries[l->n] = (struct logprob_entry){.id = event->token,
+                                              .logprob = event->logprob,
+                                              .rank = event->rank,
+                                              .start = l->bytes,
+                                              .offset = l->characters,
+                                              .n_top = n_top};
+    if (n_top) {
+        memcpy(&l->top[l->n * (l->n_top_max + 1)], event->top, n_top * sizeof *l->top);
+    }
+    l->n++;
+    return 0;
+}
+
 int logprobs_push(struct logprobs *l, const struct engine_event *event, struct error *err) {
     size_t len;
     if (l->skip_special && text_token_is_special(l->text, event->token)) {
         return 0; /* it has no place in the text */
     }
-    if (l->n == l->cap && grow(l, err)) {
+    if (append(l, event, err)) {
         return -1;
     }
     const char *bytes = text_token_bytes(l->text, event->token, &len);
-    size_t n_top = event->n_top < l->n_top_max ? event->n_top : l->n_top_max;
-    l->entries[l->n] = (struct logprob_entry){event->token, event->logprob, l->bytes, l->characters, n_top};
-    if (n_top) {
-        memcpy(&l->top[l->n * (l->n_top_max + 1)], event->top, n_top * sizeof *l->top);
-    }
-    l->n++;
     l->bytes += len;
     l->characters += count_characters(bytes, len);
     return 0;
+}
+
+int logprobs_push_prompt(struct logprobs *l, const struct engine_event *event, const char *echo, size_t len,
+                         struct error *err) {
+    size_t n, left = len - l->echoed;
+    if (append(l, event, err)) {
+        return -1;
+    }
+    const char *bytes = text_token_bytes(l->text, event->token, &n);
+    const char *at = left ? echo + l->echoed : "";
+    if (n > 0 && bytes[0] == ' ' && !(left >= n && memcmp(at, bytes, n) == 0) && left >= n - 1 &&
+        memcmp(at, bytes + 1, n - 1) == 0) {
+        n--; /* a space that the tokenizer put before the text */
+    } else if (text_token_is_special(l->text, event->token) && !(left >= n && memcmp(at, bytes, n) == 0)) {
+        n = 0;
+    }
+    n = n < left ? n : left;
+    l->characters += count_characters(at, n);
+    l->echoed += n;
+    l->n_prompt = l->n;
+    return 0;
+}
+
+void logprobs_end_prompt(struct logprobs *l, const char *echo, size_t len) {
+    l->characters = count_characters(echo, len);
 }
 
 static size_t end_of(const struct logprobs *l, size_t i) {
@@ -67,7 +105,7 @@ static size_t end_of(const struct logprobs *l, size_t i) {
 }
 
 void logprobs_cut(struct logprobs *l, size_t shown) {
-    while (l->n > l->taken && l->entries[l->n - 1].start >= shown) {
+    while (l->n > l->taken && l->n > l->n_prompt && l->entries[l->n - 1].start >= shown) {
         l->bytes = l->entries[--l->n].start;
     }
     l->bytes = l->bytes < shown ? l->bytes : shown;
@@ -85,7 +123,9 @@ size_t logprobs_ready(const struct logprobs *l, size_t shown, bool all) {
 static const char *shown_bytes(const struct logprobs *l, size_t i, size_t *len) {
     const char *bytes = text_token_bytes(l->text, l->entries[i].id, len);
     size_t shown = end_of(l, i) - l->entries[i].start;
-    *len = *len < shown ? *len : shown;
+    if (i >= l->n_prompt) {
+        *len = *len < shown ? *len : shown;
+    }
     return bytes;
 }
 
@@ -157,7 +197,7 @@ static void write_top(const struct logprobs *l, size_t i, struct buf *out) {
     bool chosen = false;
     const char *bytes;
     size_t len;
-    if (l->n_top_max == 0) {
+    if (l->n_top_max == 0 || isnan(e->logprob)) {
         buf_puts(out, "null");
         return;
     }
@@ -192,7 +232,11 @@ void logprobs_write_completions(struct logprobs *l, size_t n, struct buf *out) {
     buf_puts(out, "],\"token_logprobs\":[");
     for (size_t i = from; i < to; i++) {
         buf_puts(out, i > from ? "," : "");
-        write_number(out, (double)l->entries[i].logprob);
+        if (isnan(l->entries[i].logprob)) {
+            buf_puts(out, "null");
+        } else {
+            write_number(out, (double)l->entries[i].logprob);
+        }
     }
     buf_puts(out, "],\"top_logprobs\":[");
     for (size_t i = from; i < to; i++) {
@@ -205,4 +249,39 @@ void logprobs_write_completions(struct logprobs *l, size_t n, struct buf *out) {
     }
     buf_puts(out, "]}");
     l->taken = to;
+}
+
+/* ---- prompt_logprobs ----------------------------------------------------------------------------------------- */
+
+/* "ID":{"logprob":…,"rank":…,"decoded_token":"…"} */
+static void write_prompt_token(const struct logprobs *l, int32_t id, float logprob, size_t rank, struct buf *out) {
+    size_t len;
+    const char *bytes = text_token_bytes(l->text, id, &len);
+    buf_printf(out, "\"%d\":{\"logprob\":", id);
+    write_number(out, (double)logprob);
+    buf_printf(out, ",\"rank\":%zu,\"decoded_token\":", rank);
+    buf_json_string(out, bytes, len);
+    buf_putc(out, '}');
+}
+
+void logprobs_write_prompt(const struct logprobs *l, struct buf *out) {
+    buf_putc(out, '[');
+    for (size_t i = 0; i < l->n; i++) {
+        const struct logprob_entry *e = &l->entries[i];
+        buf_puts(out, i ? "," : "");
+        if (isnan(e->logprob)) {
+            buf_puts(out, "null");
+            continue;
+        }
+        buf_putc(out, '{');
+        write_prompt_token(l, e->id, e->logprob, e->rank, out);
+        for (size_t k = 0; k < e->n_top; k++) {
+            if (top_of(l, i)[k].id != e->id) {
+                buf_putc(out, ',');
+                write_prompt_token(l, top_of(l, i)[k].id, top_of(l, i)[k].logprob, k + 1, out);
+            }
+        }
+        buf_putc(out, '}');
+    }
+    buf_putc(out, ']');
 }

@@ -61,7 +61,8 @@ static const struct field fields[] = {
 
     {"n", GENERATE, CUSTOM, .parse = parse_n},
     {"max_completion_tokens", IN_CHAT, INTEGER, AT(max_completion_tokens), 1, INT_MAX_TOKENS},
-    {"max_tokens", GENERATE, INTEGER, AT(max_tokens), 1, INT_MAX_TOKENS},
+    {"max_tokens", IN_CHAT, INTEGER, AT(max_tokens), 1, INT_MAX_TOKENS},
+    {"max_tokens", IN_COMPLETIONS, INTEGER, AT(max_tokens), 0, INT_MAX_TOKENS}, /* 0: check_together */
     {"min_tokens", GENERATE, INTEGER, AT(min_tokens), 0, INT_MAX_TOKENS},
     {"temperature", GENERATE, NUMBER, AT(temperature), 0, 2},
     {"top_p", GENERATE, ABOVE, AT(top_p), 0, 1},
@@ -89,6 +90,7 @@ static const struct field fields[] = {
     {"top_logprobs", IN_CHAT, INTEGER, AT(top_logprobs), 0, ENGINE_MAX_TOP_LOGPROBS},
     {"logprobs", IN_COMPLETIONS, INTEGER, AT(top_logprobs), 0, ENGINE_MAX_TOP_LOGPROBS},
     {"echo", IN_COMPLETIONS, BOOLEAN, AT(echo)},
+    {"prompt_logprobs", GENERATE, INTEGER, AT(prompt_logprobs), 0, ENGINE_MAX_TOP_LOGPROBS},
     {"return_token_strs", IN_TOKENIZE, BOOLEAN, AT(return_token_strs)},
     {"request_id", GENERATE, CUSTOM, .parse = parse_request_id},
 
@@ -126,7 +128,6 @@ static const struct field fields[] = {
     {"json_schema", GENERATE, UNSUPPORTED},
     {"regex", GENERATE, UNSUPPORTED},
     {"ebnf", GENERATE, UNSUPPORTED},
-    {"prompt_logprobs", GENERATE, UNSUPPORTED},
     {"prompt_embeds", GENERATE, UNSUPPORTED},
     {"logprob_token_ids", GENERATE, UNSUPPORTED},
     {"return_token_ids", GENERATE, UNSUPPORTED},
@@ -159,6 +160,7 @@ static void set_defaults(struct request_params *p, enum params_where where) {
         .top_p = 1,
         .repetition_penalty = 1,
         .top_logprobs = -1,
+        .prompt_logprobs = -1,
         .skip_special_tokens = true,
         .add_generation_prompt = true,
         .add_special_tokens = where != IN_CHAT, /* a chat template writes its own */
@@ -686,9 +688,15 @@ static int check_together(const struct parse *ps, struct error *err) {
     if (max && p->min_tokens > max) {
         return bad(err, "min_tokens", "must not be larger than max_tokens");
     }
-    if (p->echo && p->top_logprobs >= 0) {
-        return error_set_param(err, ERROR_UNSUPPORTED, "echo",
-                               "echo together with logprobs is not supported by this server");
+    if (ps->where == IN_COMPLETIONS && cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(p->tree, "max_tokens")) &&
+        p->max_tokens == 0) {
+        if (!p->echo) {
+            return bad(err, "max_tokens", "must be at least 1, or 0 with echo true");
+        }
+        ps->p->score_only = true;
+    }
+    if (p->prompt_logprobs >= 0 && p->stream) {
+        return bad(err, "prompt_logprobs", "is not allowed with stream true");
     }
     if (ps->where == IN_TOKENIZE && (p->messages != NULL) == (p->prompts != NULL)) {
         return error_set_param(err, ERROR_INVALID, "prompt", "One of prompt and messages must be given");

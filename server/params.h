@@ -17,6 +17,8 @@ enum params_where { IN_CHAT = 1, IN_COMPLETIONS = 2, IN_TOKENIZE = 4, IN_DETOKEN
 
 #define PARAMS_MAX_PROMPTS 256
 #define PARAMS_MAX_STOP 4 /* as OpenAI */
+#define PARAMS_MAX_PROMPT_LOGPROBS                                                                                     \
+    ((size_t)1 << 18) /* numbers about prompts in one answer: tokens of all choices' prompts, each with its top ones */
 #define PARAMS_MAX_VALUES                                                                                              \
     ((size_t)1 << 20) /* JSON values in a body: each is a node of some 64 bytes, whatever its text */
 
@@ -72,6 +74,8 @@ struct request_params {
     bool skip_special_tokens;
     bool logprobs;        /* chat's switch */
     int64_t top_logprobs; /* chat's count, completions' logprobs; -1 = not given */
+    int64_t prompt_logprobs; /* -1 = not given */
+    bool score_only;         /* max_tokens 0: nothing is generated */
     bool return_token_strs;
     const char *request_id; /* borrowed; NULL if absent */
 };

@@ -80,6 +80,7 @@ static void request_free(struct request *r) {
     for (size_t i = 0; i < r->n_choices; i++) {
         buf_free(&r->choices[i].text);
         logprobs_free(&r->choices[i].logprobs);
+        logprobs_free(&r->choices[i].prompt_logprobs);
     }
     for (size_t i = 0; i < r->n_prompts; i++) {
         tokens_free(&r->prompts[i].tokens);
@@ -231,12 +232,42 @@ int request_alloc_prompts(struct request *r, size_t n, struct error *err) {
     return 0;
 }
 
+/* Does the answer tell the logprobs of the echoed prompt? */
+static bool echoes_logprobs(const struct request *r) {
+    return r->params.echo && r->params.top_logprobs >= 0;
+}
+
+/* Top logprobs that are asked of the engine for each token of the prompt, -1 = none. */
+static int64_t prompt_top(const struct request *r) {
+    int64_t echoed = echoes_logprobs(r) ? r->params.top_logprobs : -1;
+    return echoed > r->params.prompt_logprobs ? echoed : r->params.prompt_logprobs;
+}
+
+/* They are kept until the answer is written, and most of them are text then: a bound on what one request may take. */
+static int check_prompt_logprobs(const struct request *r, struct error *err) {
+    size_t each = (size_t)(prompt_top(r) + 1), room = PARAMS_MAX_PROMPT_LOGPROBS;
+    for (size_t i = 0; each && i < r->n_prompts; i++) {
+        size_t told = r->api->where == IN_CHAT ? 1 : (size_t)r->params.n, n = r->prompts[i].tokens.n * told;
+        if (n > room / each) {
+            return error_set_param(err, ERROR_INVALID, echoes_logprobs(r) ? "logprobs" : "prompt_logprobs",
+                                   "an answer may have %zu logprobs of prompts, top ones counted: fewer top ones, "
+                                   "choices or prompts must be asked for",
+                                   PARAMS_MAX_PROMPT_LOGPROBS);
+        }
+        room -= n * each;
+    }
+    return 0;
+}
+
 static int alloc_choices(struct request *r, struct error *err) {
     const struct config *config = r->server->config;
     size_t n = r->n_prompts * (size_t)r->params.n, most = config->max_waiting + config->max_sequences;
     if (n > most) { /* would be 429 for ever */
         return error_set_param(err, ERROR_INVALID, r->n_prompts > 1 ? "prompt" : "n",
                                "the request asks for %zu answers at once and this server holds %zu", n, most);
+    }
+    if (check_prompt_logprobs(r, err)) {
+        return -1;
     }
     r->choices = calloc(n, sizeof *r->choices);
     if (!r->choices) {
@@ -251,6 +282,8 @@ static int alloc_choices(struct request *r, struct error *err) {
         *c = (struct choice){.request = r, .index = i, .stop_index = -1, .stop_token = -1};
         size_t n_top = sampling.n_logprobs > 0 ? (size_t)sampling.n_logprobs : 0;
         logprobs_init(&c->logprobs, r->server->text, r->params.skip_special_tokens, n_top, 0);
+        n_top = r->params.prompt_logprobs > 0 ? (size_t)r->params.prompt_logprobs : 0;
+        logprobs_init(&c->prompt_logprobs, r->server->text, false, n_top, 0);
         if (p->echo.len) {
             buf_append(&c->text, p->echo.data, p->echo.len);
         }
@@ -309,6 +342,8 @@ static int submit_choice(struct request *r, struct choice *c, struct error *err)
     e.include_stop = p->include_stop;
     e.ignore_eos = p->ignore_eos;
     e.skip_special = p->skip_special_tokens;
+    e.n_prompt_logprobs = r->api->where == IN_CHAT && c->index > 0 ? -1 : (int32_t)prompt_top(r); /* chat tells once */
+    e.score_only = p->score_only;
     params_sampling(p, r->api->where, &e.sampling);
     e.sampling.choice = (uint32_t)(c->index % (size_t)p->n);
     if (engine_submit(s->engine, &e, err)) {
@@ -474,6 +509,20 @@ static int take_text(struct request *r, struct choice *c, const struct engine_ev
     return c->text.failed ? error_memory(err) : 0;
 }
 
+/* A token of the prompt. All of them come before the first token, so the choice's text is the echoed prompt. */
+static void on_prompt(struct request *r, struct choice *c, const struct engine_event *e) {
+    struct error err;
+    const char *echo = c->text.data ? c->text.data : "";
+    if ((r->params.prompt_logprobs >= 0 && logprobs_push(&c->prompt_logprobs, e, &err)) ||
+        (echoes_logprobs(r) && logprobs_push_prompt(&c->logprobs, e, echo, c->text.len, &err))) {
+        request_fail(r, &err);
+        return;
+    }
+    if (c->logprobs.n == r->prompts[c->index / (size_t)r->params.n].tokens.n) {
+        logprobs_end_prompt(&c->logprobs, echo, c->text.len);
+    }
+}
+
 static void on_token(struct request *r, struct choice *c, const struct engine_event *e, uint64_t now) {
     struct error err;
     if (!c->started_ns) {
@@ -515,7 +564,11 @@ static void write_whole(const struct request *r, struct buf *out) {
         buf_puts(out, i ? "," : "");
         r->api->write_choice(r, &r->choices[i], out);
     }
-    buf_puts(out, "],\"usage\":");
+    buf_putc(out, ']');
+    if (r->api->where == IN_CHAT) { /* completions have them in each choice: there may be several prompts */
+        request_write_prompt_logprobs(&r->choices[0], out);
+    }
+    buf_puts(out, ",\"usage\":");
     request_write_usage(r, out);
     buf_puts(out, "}\n");
 }
@@ -607,6 +660,8 @@ void request_on_event(struct server *s, const struct engine_event *e) {
     }
     if (e->kind == ENGINE_EVENT_STARTED) {
         on_started(r, c, now);
+    } else if (e->kind == ENGINE_EVENT_PROMPT && !deaf) {
+        on_prompt(r, c, e);
     } else if (e->kind == ENGINE_EVENT_TOKEN && !deaf) {
         on_token(r, c, e, now);
     } else if (e->kind == ENGINE_EVENT_DONE) {
@@ -710,5 +765,12 @@ void request_write_stop_reason(const struct request *r, const struct choice *c, 
         buf_printf(out, "%d", c->stop_token);
     } else {
         buf_puts(out, "null");
+    }
+}
+
+void request_write_prompt_logprobs(const struct choice *c, struct buf *out) {
+    if (c->request->params.prompt_logprobs >= 0) {
+        buf_puts(out, ",\"prompt_logprobs\":");
+        logprobs_write_prompt(&c->prompt_logprobs, out);
     }
 }

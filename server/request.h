@@ -39,6 +39,7 @@ struct choice {
     struct buf text; /* all of it; in a stream, what waits for the next chunk (nothing, between two events) */
     size_t shown;    /* bytes of generated text, so far */
     struct logprobs logprobs;
+    struct logprobs prompt_logprobs; /* of prompt_logprobs; what echo tells of the prompt lies in logprobs */
     uint64_t submitted_ns, started_ns, first_ns, last_ns; /* 0 = not yet */
     enum finish_reason finish;
     int32_t stop_index, stop_token;
@@ -120,5 +121,6 @@ const char *request_finish_reason(const struct choice *c);        /* "stop", "le
 void request_write_head(const struct request *r, const char *object, struct buf *out);
 void request_write_usage(const struct request *r, struct buf *out); /* {"prompt_tokens":…} */
 void request_write_stop_reason(const struct request *r, const struct choice *c, struct buf *out); /* ,"stop_reason":… */
+void request_write_prompt_logprobs(const struct choice *c, struct buf *out); /* ,"prompt_logprobs":[…], if asked for */
 
 #endif

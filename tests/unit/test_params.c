@@ -55,8 +55,14 @@ Test(params, defaults) {
     cr_assert_eq(p.messages_len, strlen("[{\"role\":\"user\",\"content\":\"hi\"}]"));
     params_free(&p);
     cr_assert_eq(parse(IN_COMPLETIONS, "", &p, &err), 0);
-    cr_assert(p.add_special_tokens && p.n_prompts == 1);
+    cr_assert(p.add_special_tokens && p.n_prompts == 1 && p.prompt_logprobs == -1 && !p.score_only);
     cr_assert_str_eq(p.prompts[0].text, "hi");
+    params_free(&p);
+    cr_assert_eq(parse(IN_COMPLETIONS, "\"max_tokens\":0,\"echo\":true,\"prompt_logprobs\":20", &p, &err), 0);
+    cr_assert(p.score_only && p.prompt_logprobs == 20);
+    params_free(&p);
+    cr_assert_eq(parse(IN_COMPLETIONS, "\"max_tokens\":null,\"echo\":true,\"logprobs\":0", &p, &err), 0);
+    cr_assert(!p.score_only && p.top_logprobs == 0);
     params_free(&p);
 }
 
@@ -184,7 +190,14 @@ Test(params, shapes) {
         {IN_CHAT, "\"logprobs\":1", ERROR_INVALID, "logprobs"},
         {IN_COMPLETIONS, "\"logprobs\":true", ERROR_INVALID, "logprobs"},
         {IN_COMPLETIONS, "\"logprobs\":21", ERROR_INVALID, "logprobs"},
-        {IN_COMPLETIONS, "\"logprobs\":1,\"echo\":true", ERROR_UNSUPPORTED, "echo"},
+        {IN_COMPLETIONS, "\"max_tokens\":0", ERROR_INVALID, "max_tokens"},
+        {IN_COMPLETIONS, "\"max_tokens\":0,\"echo\":false", ERROR_INVALID, "max_tokens"},
+        {IN_COMPLETIONS, "\"max_tokens\":-1,\"echo\":true", ERROR_INVALID, "max_tokens"},
+        {IN_CHAT, "\"max_tokens\":0,\"echo\":true", ERROR_INVALID, "max_tokens"},
+        {IN_CHAT, "\"prompt_logprobs\":21", ERROR_INVALID, "prompt_logprobs"},
+        {IN_CHAT, "\"prompt_logprobs\":-1", ERROR_INVALID, "prompt_logprobs"},
+        {IN_CHAT, "\"prompt_logprobs\":true", ERROR_INVALID, "prompt_logprobs"},
+        {IN_COMPLETIONS, "\"prompt_logprobs\":0,\"stream\":true", ERROR_INVALID, "prompt_logprobs"},
         {IN_CHAT, "\"response_format\":{\"type\":\"json_object\"}", ERROR_UNSUPPORTED, "response_format.type"},
         {IN_CHAT, "\"response_format\":{\"type\":\"nope\"}", ERROR_INVALID, "response_format.type"},
         {IN_CHAT, "\"response_format\":{}", ERROR_INVALID, "response_format.type"},
@@ -201,7 +214,6 @@ Test(params, shapes) {
         {IN_CHAT, "\"spaces_between_special_tokens\":false", ERROR_UNSUPPORTED, "spaces_between_special_tokens"},
         {IN_COMPLETIONS, "\"suffix\":\"\"", ERROR_UNSUPPORTED, "suffix"},
         {IN_COMPLETIONS, "\"best_of\":1", ERROR_UNSUPPORTED, "best_of"},
-        {IN_COMPLETIONS, "\"prompt_logprobs\":0", ERROR_UNSUPPORTED, "prompt_logprobs"},
         {IN_COMPLETIONS, "\"cache_salt\":\"x\"", ERROR_UNSUPPORTED, "cache_salt"},
         {IN_COMPLETIONS, "\"request_id\":\"a b\"", ERROR_INVALID, "request_id"},
     };
