@@ -10,8 +10,8 @@
 #include <inferd/text.h>
 #include <stdio.h>
 
-int api_chat_tokens(const struct text *text, const struct request_params *p, struct tokens *out, struct error *err) {
-    struct marked_text rendered = {BUF_INIT, BUF_INIT};
+static int render(const struct text *text, const struct request_params *p, struct marked_text *out,
+                  struct error *err) {
     const struct chat_request chat = {
         .messages_json = p->messages,
         .messages_len = p->messages_len,
@@ -25,23 +25,39 @@ int api_chat_tokens(const struct text *text, const struct request_params *p, str
         return error_set_param(err, ERROR_UNSUPPORTED, "messages",
                                "the model has no chat template; /v1/completions can be used");
     }
-    int rc = text_render_chat(text, &chat, &rendered, err);
-    if (rc == 0) {
-        rc = text_encode_marked(text, &rendered, p->add_special_tokens ? TEXT_ADD_SPECIAL : 0, out, err);
-    } else if (err->code == ERROR_INVALID && !err->param[0]) {
+    int rc = text_render_chat(text, &chat, out, err);
+    if (rc && err->code == ERROR_INVALID && !err->param[0]) {
         snprintf(err->param, sizeof err->param, "messages");
     }
+    return rc;
+}
+
+static int encode(const struct text *text, const struct request_params *p, const struct marked_text *rendered,
+                  struct tokens *out, struct error *err) {
+    return text_encode_marked(text, rendered, p->add_special_tokens ? TEXT_ADD_SPECIAL : 0, out, err);
+}
+
+int api_chat_tokens(const struct text *text, const struct request_params *p, struct tokens *out, struct error *err) {
+    struct marked_text rendered = {BUF_INIT, BUF_INIT};
+    int rc = render(text, p, &rendered, err) || encode(text, p, &rendered, out, err) ? -1 : 0;
     marked_text_free(&rendered);
     return rc;
 }
 
 static int prepare(struct request *r, struct error *err) {
-    if (request_alloc_prompts(r, 1, err) || api_chat_tokens(r->server->text, &r->params, &r->prompts[0].tokens, err)) {
+    const struct text *text = r->server->text;
+    struct marked_text rendered = {BUF_INIT, BUF_INIT};
+    if (request_alloc_prompts(r, 1, err)) {
         return -1;
     }
-    return r->prompts[0].tokens.n > 0
-               ? 0
-               : error_set_param(err, ERROR_INVALID, "messages", "the messages come to no tokens at all");
+    struct tokens *tokens = &r->prompts[0].tokens;
+    int rc = render(text, &r->params, &rendered, err) || request_go_on(r, rendered.bytes.len, err) ||
+             encode(text, &r->params, &rendered, tokens, err);
+    marked_text_free(&rendered);
+    if (rc == 0 && tokens->n == 0) {
+        rc = error_set_param(err, ERROR_INVALID, "messages", "the messages come to no tokens at all");
+    }
+    return rc ? -1 : 0;
 }
 
 /* ---- streaming ----------------------------------------------------------------------------------------------- */

@@ -4,6 +4,7 @@
 #include "http.h"
 #include "server_state.h"
 
+#include <inferd/clock.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -75,9 +76,11 @@ void api_error_write(const struct api_error *e, struct buf *out) {
     buf_puts(out, "}}");
 }
 
-void api_add_retry_after(const struct server *s, struct exchange *x) {
+void api_add_retry_after(struct server *s, struct exchange *x) {
     char seconds[24];
-    snprintf(seconds, sizeof seconds, "%zu", s->config->retry_after);
+    bool measured = s->phase == SERVER_READY;
+    snprintf(seconds, sizeof seconds, "%zu",
+             measured ? admission_retry_after(&s->admission, clock_now_ns()) : s->config->retry_after);
     exchange_add_header(x, "Retry-After", seconds);
 }
 

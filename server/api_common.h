@@ -28,7 +28,8 @@ void api_error_write(const struct api_error *e, struct buf *out);
 /* Answer with the error; 429 and 503 carry Retry-After. */
 void api_reply_error(struct server *s, struct exchange *x, const struct api_error *e);
 
-void api_add_retry_after(const struct server *s, struct exchange *x);
+/* Retry-After: by the measured speed of the queue while the server is ready, else as set. */
+void api_add_retry_after(struct server *s, struct exchange *x);
 
 /* Answer with JSON; *body is taken. */
 void api_reply(struct exchange *x, int status, struct buf *body);

@@ -6,12 +6,12 @@
 
 #include <inferd/text.h>
 
-static int prepare_prompt(const struct request *r, const struct prompt_input *in, struct prompt *out,
+static int prepare_prompt(struct request *r, const struct prompt_input *in, struct prompt *out,
                           struct error *err) {
     const struct text *text = r->server->text;
     if (in->text) {
         unsigned flags = TEXT_PARSE_SPECIAL | (r->params.add_special_tokens ? TEXT_ADD_SPECIAL : 0u);
-        if (text_encode(text, in->text, in->text_len, flags, &out->tokens, err)) {
+        if (request_go_on(r, in->text_len, err) || text_encode(text, in->text, in->text_len, flags, &out->tokens, err)) {
             return -1;
         }
         if (r->params.echo) {

@@ -53,15 +53,23 @@ static const struct setting rows[] = {
      .help = "tokens computed in one step; more is faster for long prompts and less even for running answers"},
     {AT(max_waiting), SETTING_INT, .initial = "256", .min = 0, .max = 1000000, .group = "Load",
      .help = "requests that may wait; the next is answered 429"},
+    {AT(max_waiting_tokens), SETTING_INT, .initial = "1048576", .min = 0, .max = 1099511627776, .group = "Load",
+     .help = "prompt tokens of all waiting requests together (n answers count n times); more are answered 429; "
+             "0: no limit"},
     {AT(retry_after), SETTING_INT, .initial = "1", .min = 1, .max = 3600, .value = "SECONDS", .group = "Load",
-     .help = "the Retry-After that clients get with 429 and 503, in seconds"},
+     .help = "the Retry-After that clients get with 429 and 503 while the speed of the queue is not known, in seconds"},
+    {AT(retry_after_max), SETTING_INT, .initial = "60", .min = 1, .max = 86400, .value = "SECONDS", .group = "Load",
+     .help = "the longest Retry-After; else it is the time in which what waits now will have left, as measured"},
 
     {AT(max_n), SETTING_INT, .initial = "8", .min = 1, .max = 128, .group = "Requests",
      .help = "most answers to one request (its field n)"},
     {AT(strict_requests), SETTING_BOOL, .initial = "false", .group = "Requests",
      .help = "refuse requests with fields that inferd does not know"},
+    {AT(queue_timeout), SETTING_SECONDS, .initial = "0", .min = 0, .max = 604800, .group = "Requests",
+     .help = "longest time a request may wait before it runs; beyond: 503; 0: no limit"},
     {AT(request_timeout), SETTING_SECONDS, .initial = "3600", .min = 0, .max = 604800, .group = "Requests",
-     .help = "longest time for one answer; 0: no limit"},
+     .help = "longest time for one answer, waiting included; a request may ask for less (timeout, X-Request-Timeout); "
+             "0: no limit"},
     {AT(sse_ping_interval), SETTING_SECONDS, .initial = "15", .min = 0, .max = 3600, .group = "Requests",
      .help = "a stream that was silent so long gets a comment, so that nobody in between closes it; 0: never"},
 
@@ -244,6 +252,7 @@ void config_engine(const struct config *c, struct engine_config *out) {
     out->max_batched_tokens = c->max_batched_tokens;
     out->max_waiting = c->max_waiting;
     out->prefix_cache = c->prefix_cache;
+    out->max_waiting_tokens = c->max_waiting_tokens;
     out->kv_block_size = c->kv_block_size;
     out->memory_utilization = c->memory_utilization;
     out->kv_tokens = c->kv_tokens;

@@ -38,6 +38,7 @@ struct config {
     size_t max_sequences;
     size_t max_batched_tokens;
     size_t max_waiting;
+    size_t max_waiting_tokens; /* 0 = no bound */
     char *kv_dtype; /* "f16", "bf16" */
     size_t kv_block_size;
     size_t kv_tokens;
@@ -48,9 +49,11 @@ struct config {
     /* requests */
     size_t max_n;             /* largest `n` of a request */
     bool strict_requests;     /* unknown fields of a request are an error */
+    double queue_timeout;     /* s from the last byte of the request to its first step; 0 = none */
     double request_timeout;   /* s from the last byte of the request to the last of the answer; 0 = none */
     double sse_ping_interval; /* s between comments on a stream that is silent; 0 = none */
-    size_t retry_after;       /* s, the Retry-After of 429 and 503 */
+    size_t retry_after;       /* s, the Retry-After of 429 and 503 while nothing is measured */
+    size_t retry_after_max;   /* s, the longest */
 
     /* connections */
     size_t max_connections;

@@ -20,6 +20,7 @@
     X(finished_length, "inferd_requests_finished_total", "reason=\"length\"", "")                                     \
     X(finished_cancelled, "inferd_requests_finished_total", "reason=\"cancelled\"", "")                               \
     X(finished_error, "inferd_requests_finished_total", "reason=\"error\"", "")                                       \
+    X(finished_deadline, "inferd_requests_finished_total", "reason=\"deadline\"", "")                                 \
     X(cancelled, "inferd_requests_cancelled_total", "", "Requests whose client left before the end.")                 \
     X(rejected_invalid, "inferd_requests_rejected_total", "reason=\"invalid\"", "Requests refused before they ran.")   \
     X(rejected_unauthorized, "inferd_requests_rejected_total", "reason=\"unauthorized\"", "")                         \
@@ -27,7 +28,10 @@
     X(rejected_too_large, "inferd_requests_rejected_total", "reason=\"too_large\"", "")                               \
     X(rejected_queue_full, "inferd_requests_rejected_total", "reason=\"queue_full\"", "")                             \
     X(rejected_unavailable, "inferd_requests_rejected_total", "reason=\"unavailable\"", "")                           \
+    X(rejected_deadline, "inferd_requests_rejected_total", "reason=\"deadline\"", "")                                 \
     X(rejected_error, "inferd_requests_rejected_total", "reason=\"error\"", "")                                       \
+    X(deadline_queued, "inferd_deadline_expired_total", "phase=\"queued\"", "Requests that ran out of time, by where.") \
+    X(deadline_running, "inferd_deadline_expired_total", "phase=\"running\"", "")                                     \
     X(stream_events, "inferd_stream_events_total", "", "Server-sent events queued.")                                  \
     X(slow_readers, "inferd_slow_readers_dropped_total", "", "Clients dropped because they did not read.")            \
     X(success_stop, "vllm:request_success_total", "finished_reason=\"stop\"", "Finished sequences, by reason.")       \

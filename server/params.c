@@ -42,7 +42,7 @@ struct field {
 
 static field_fn parse_model, parse_messages, parse_prompt, parse_tokens, parse_seed, parse_n, parse_stop,
     parse_stop_ids, parse_logit_bias, parse_stream_options, parse_response_format, parse_tools, parse_tool_choice,
-    parse_modalities, parse_template_kwargs, parse_request_id, parse_only_true;
+    parse_modalities, parse_template_kwargs, parse_request_id, parse_only_true, parse_cache_salt;
 
 #define GENERATE (IN_CHAT | IN_COMPLETIONS)
 #define RENDER (IN_CHAT | IN_TOKENIZE)
@@ -93,6 +93,9 @@ static const struct field fields[] = {
     {"prompt_logprobs", GENERATE, INTEGER, AT(prompt_logprobs), 0, ENGINE_MAX_TOP_LOGPROBS},
     {"return_token_strs", IN_TOKENIZE, BOOLEAN, AT(return_token_strs)},
     {"request_id", GENERATE, CUSTOM, .parse = parse_request_id},
+    {"priority", GENERATE, INTEGER, AT(priority), -2147483648.0, 2147483647.0},
+    {"timeout", GENERATE, ABOVE, AT(timeout), 0, PARAMS_MAX_TIMEOUT},
+    {"cache_salt", GENERATE, CUSTOM, .parse = parse_cache_salt},
 
     {"response_format", GENERATE, CUSTOM, .parse = parse_response_format},
     {"tools", RENDER, CUSTOM, .parse = parse_tools},
@@ -137,8 +140,6 @@ static const struct field fields[] = {
     {"use_beam_search", GENERATE, UNSUPPORTED},
     {"length_penalty", GENERATE, UNSUPPORTED},
     {"truncate_prompt_tokens", GENERATE, UNSUPPORTED},
-    {"priority", GENERATE, UNSUPPORTED},
-    {"cache_salt", GENERATE, UNSUPPORTED},
     {"typical_p", GENERATE, UNSUPPORTED},
     {"top_n_sigma", GENERATE, UNSUPPORTED},
     {"xtc_probability", GENERATE, UNSUPPORTED},
@@ -290,6 +291,19 @@ static int parse_request_id(struct parse *ps, const struct field *f, const cJSON
         return bad(err, f->name, "must have 1 to 128 characters");
     }
     ps->p->request_id = value->valuestring;
+    return 0;
+}
+
+static int parse_cache_salt(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
+    if (!cJSON_IsString(value)) {
+        return bad(err, f->name, "must be a string");
+    }
+    size_t n = strlen(value->valuestring);
+    if (n == 0 || n > PARAMS_MAX_CACHE_SALT) {
+        return error_set_param(err, ERROR_INVALID, f->name, "%s must have 1 to %d bytes", f->name,
+                               PARAMS_MAX_CACHE_SALT);
+    }
+    ps->p->cache_salt = value->valuestring;
     return 0;
 }
 
@@ -766,9 +780,52 @@ int params_parse(const char *body, size_t len, enum params_where where, const st
     return 0;
 }
 
+/* ---- headers ------------------------------------------------------------------------------------------------- */
+
+/* Digits, at most `most` of them, added to *v in base ten; how many. */
+static size_t digits(const char *s, size_t most, double *v) {
+    size_t n = 0;
+    for (; n < most && s[n] >= '0' && s[n] <= '9'; n++) {
+        *v = *v * 10 + (s[n] - '0');
+    }
+    return n;
+}
+
+/* Digits, perhaps a point and digits; nothing else, whatever the locale writes. */
+int params_header_timeout(const char *name, const char *value, double *out, struct error *err) {
+    double whole = 0, parts = 0;
+    size_t n = digits(value, 9, &whole), m = 0;
+    const char *rest = value + n;
+    if (*rest == '.') {
+        m = digits(rest + 1, 9, &parts);
+        rest += 1 + m;
+    }
+    double seconds = whole + parts / pow(10, (double)m);
+    if (n + m == 0 || *rest || !(seconds > 0) || seconds > PARAMS_MAX_TIMEOUT) {
+        return error_set_param(err, ERROR_INVALID, name, "%s must be decimal seconds above 0 and at most %.0f", name,
+                               PARAMS_MAX_TIMEOUT);
+    }
+    *out = seconds;
+    return 0;
+}
+
+int params_header_priority(const char *name, const char *value, int64_t *out, struct error *err) {
+    double v = 0;
+    bool negative = value[0] == '-';
+    size_t n = digits(value + negative, 10, &v);
+    v = negative ? -v : v;
+    if (n == 0 || value[negative + n] || v < INT32_MIN || v > INT32_MAX) {
+        return error_set_param(err, ERROR_INVALID, name, "%s must be an integer from %d to %d", name, INT32_MIN,
+                               INT32_MAX);
+    }
+    *out = (int64_t)v;
+    return 0;
+}
+
 /* What request_params borrows from the tree beyond the prompts. */
 static bool is_borrowed(const cJSON *member) {
-    return strcmp(member->string, "stop") == 0 || strcmp(member->string, "request_id") == 0;
+    return strcmp(member->string, "stop") == 0 || strcmp(member->string, "request_id") == 0 ||
+           strcmp(member->string, "cache_salt") == 0;
 }
 
 void params_drop_input(struct request_params *p) {

@@ -19,6 +19,8 @@ enum params_where { IN_CHAT = 1, IN_COMPLETIONS = 2, IN_TOKENIZE = 4, IN_DETOKEN
 #define PARAMS_MAX_STOP 4 /* as OpenAI */
 #define PARAMS_MAX_PROMPT_LOGPROBS                                                                                     \
     ((size_t)1 << 18) /* numbers about prompts in one answer: tokens of all choices' prompts, each with its top ones */
+#define PARAMS_MAX_TIMEOUT 604800.0 /* s: a week, as the setting request_timeout */
+#define PARAMS_MAX_CACHE_SALT 256   /* bytes */
 #define PARAMS_MAX_VALUES                                                                                              \
     ((size_t)1 << 20) /* JSON values in a body: each is a node of some 64 bytes, whatever its text */
 
@@ -68,6 +70,9 @@ struct request_params {
     struct logit_bias *logit_bias; /* [n_logit_bias], owned */
     size_t n_logit_bias;
     bool include_stop, ignore_eos;
+    int64_t priority;
+    double timeout;         /* s; 0 = not given */
+    const char *cache_salt; /* borrowed; NULL if absent */
 
     /* what to send */
     bool stream, include_usage, echo;
@@ -87,6 +92,12 @@ struct request_params {
  */
 int params_parse(const char *body, size_t len, enum params_where where, const struct params_limits *limits,
                  struct request_params *out, struct error *err);
+/*
+ * Headers that stand for a field: decimal seconds above 0 and up to PARAMS_MAX_TIMEOUT; an integer of 32 bits.
+ * ERROR_INVALID, err->param the header's name.
+ */
+int params_header_timeout(const char *name, const char *value, double *out, struct error *err);
+int params_header_priority(const char *name, const char *value, int64_t *out, struct error *err);
 /* Only the answer is still to come: free the prompts, the messages and every field that had no effect. */
 void params_drop_input(struct request_params *p);
 void params_free(struct request_params *p); /* frees and zeroes; NULL and a zeroed one are fine */

@@ -56,11 +56,15 @@ static void table_remove(struct choice_table *t, struct choice *c) {
 
 /* ---- birth and death ----------------------------------------------------------------------------------------- */
 
-struct request *request_open(struct server *s, struct exchange *x, const struct api *api) {
+struct request *request_open(struct server *s, struct exchange *x, const struct api *api,
+                             const struct auth_identity *who) {
+    struct error err;
     struct request *r = calloc(1, sizeof *r);
-    if (!r) {
+    if (!r || deadline_reserve(&s->deadlines, &err)) {
+        free(r);
         return NULL;
     }
+    r->who = *who;
     r->server = s;
     r->api = api;
     r->exchange = x;
@@ -77,6 +81,7 @@ struct request *request_open(struct server *s, struct exchange *x, const struct 
 
 static void request_free(struct request *r) {
     list_remove(&r->node);
+    deadline_release(&r->server->deadlines, &r->deadline);
     for (size_t i = 0; i < r->n_choices; i++) {
         buf_free(&r->choices[i].text);
         logprobs_free(&r->choices[i].logprobs);
@@ -101,10 +106,13 @@ static void account(struct request *r) {
         return;
     }
     r->phase = REQUEST_ENDED;
+    deadline_set(&r->server->deadlines, &r->deadline, 0);
     for (size_t i = 0; i < r->n_choices; i++) {
         length = length || r->choices[i].finish == FINISH_LENGTH;
     }
-    if (r->failed) {
+    if (r->expired) {
+        m->finished_deadline++;
+    } else if (r->failed) {
         m->finished_error++;
     } else if (r->n_done < r->n_choices || r->n_choices == 0) {
         m->finished_cancelled++;
@@ -115,10 +123,21 @@ static void account(struct request *r) {
     }
 }
 
+/* A request that neither a worker nor the engine has makes room for another. */
+static bool let_go(struct request *r) {
+    if (r->preparing || r->n_in_engine > 0) {
+        return false;
+    }
+    if (r->ticket.choices > 0) {
+        admission_release(&r->server->admission, &r->ticket, clock_now_ns());
+    }
+    return true;
+}
+
 /* Called after everything that may have been the last: counts the end when nothing runs, frees when nothing refers. */
 static void settle(struct request *r) {
     struct server *s = r->server;
-    if (r->preparing || r->n_in_engine > 0) {
+    if (!let_go(r)) {
         return;
     }
     if (r->gone || r->failed || (r->n_choices > 0 && r->n_done == r->n_choices)) {
@@ -140,7 +159,7 @@ static void cancel_choices(struct request *r) {
 
 void request_gone(struct request *r) {
     if (!r->gone) {
-        r->gone = true;
+        r->gone = r->unwanted = true;
         cancel_choices(r);
         settle(r);
     }
@@ -148,7 +167,7 @@ void request_gone(struct request *r) {
 
 void request_completed(struct request *r) {
     r->exchange = NULL;
-    r->gone = true;
+    r->gone = r->unwanted = true;
     cancel_choices(r);
     settle(r);
 }
@@ -176,10 +195,14 @@ static uint64_t *rejection_counter(struct metrics *m, int status) {
 }
 
 void request_reject(struct request *r, const struct api_error *e) {
+    struct metrics *m = &r->server->metrics;
+    r->unwanted = true;
     if (r->phase != REQUEST_ENDED) {
         r->phase = REQUEST_ENDED;
-        *rejection_counter(&r->server->metrics, e->status) += 1;
+        deadline_set(&r->server->deadlines, &r->deadline, 0);
+        *(r->expired ? &m->rejected_deadline : rejection_counter(m, e->status)) += 1;
     }
+    let_go(r);
     if (r->exchange) {
         api_reply_error(r->server, r->exchange, e);
     }
@@ -205,7 +228,7 @@ static void request_fail(struct request *r, const struct error *err) {
     if (r->failed || r->gone || r->phase == REQUEST_ENDED) {
         return;
     }
-    r->failed = true;
+    r->failed = r->unwanted = true;
     cancel_choices(r);
     if (!r->streaming) {
         api_reply_error(r->server, r->exchange, &e);
@@ -219,6 +242,63 @@ static void request_fail(struct request *r, const struct error *err) {
             exchange_end(r->exchange);
         }
     }
+}
+
+/* ---- deadlines ----------------------------------------------------------------------------------------------- */
+
+/* The smaller of all limits counts. */
+static void limit(uint64_t *at_ns, uint64_t from_ns, double seconds) {
+    uint64_t at = from_ns + (uint64_t)(seconds * 1e9);
+    if (seconds > 0 && (*at_ns == 0 || at < *at_ns)) {
+        *at_ns = at;
+    }
+}
+
+static void set_deadline(struct request *r) {
+    uint64_t at = r->end_by_ns;
+    if (r->phase < REQUEST_RUNNING && r->start_by_ns && (!at || r->start_by_ns < at)) {
+        at = r->start_by_ns;
+    }
+    if (at != r->deadline.at_ns) {
+        deadline_set(&r->server->deadlines, &r->deadline, at);
+    }
+}
+
+/* Refused if it never ran and nothing of its answer is out; failed otherwise. */
+static void expire(struct request *r) {
+    struct metrics *m = &r->server->metrics;
+    struct error err;
+    if (r->gone || r->failed || r->phase == REQUEST_ENDED) {
+        return;
+    }
+    r->expired = true;
+    if (r->phase < REQUEST_RUNNING) {
+        m->deadline_queued++;
+        error_set(&err, ERROR_UNAVAILABLE, "the request waited longer than its deadline or this server allows");
+    } else {
+        m->deadline_running++;
+        error_set(&err, ERROR_UNAVAILABLE, "the request took longer than its deadline or this server allows");
+    }
+    if (r->phase < REQUEST_RUNNING && !r->streaming) {
+        struct api_error e = api_error_of(&err);
+        cancel_choices(r);
+        request_reject(r, &e);
+    } else {
+        request_fail(r, &err);
+    }
+}
+
+void request_expired(struct deadline *d, void *server) {
+    (void)server;
+    expire(LIST_ENTRY(d, struct request, deadline));
+}
+
+/* Timers may be late in a busy turn. */
+static bool expired_by_now(struct request *r) {
+    if (r->deadline.slot && r->deadline.at_ns <= clock_now_ns()) {
+        expire(r);
+    }
+    return r->expired;
 }
 
 /* ---- from body to engine ------------------------------------------------------------------------------------- */
@@ -260,12 +340,7 @@ static int check_prompt_logprobs(const struct request *r, struct error *err) {
 }
 
 static int alloc_choices(struct request *r, struct error *err) {
-    const struct config *config = r->server->config;
-    size_t n = r->n_prompts * (size_t)r->params.n, most = config->max_waiting + config->max_sequences;
-    if (n > most) { /* would be 429 for ever */
-        return error_set_param(err, ERROR_INVALID, r->n_prompts > 1 ? "prompt" : "n",
-                               "the request asks for %zu answers at once and this server holds %zu", n, most);
-    }
+    size_t n = r->n_prompts * (size_t)r->params.n;
     if (check_prompt_logprobs(r, err)) {
         return -1;
     }
@@ -291,8 +366,13 @@ static int alloc_choices(struct request *r, struct error *err) {
     return 0;
 }
 
-/* On a worker thread. */
-static void prepare(void *arg) {
+/* How many answers it asks for: to each prompt (a chat is one) n. */
+static size_t count_choices(const struct request *r) {
+    return (r->params.n_prompts ? r->params.n_prompts : 1) * (size_t)r->params.n;
+}
+
+/* On a worker: the body. */
+static void parse(void *arg) {
     struct request *r = arg;
     const struct server *s = r->server;
     const struct params_limits limits = {
@@ -301,14 +381,45 @@ static void prepare(void *arg) {
         .max_n = s->config->max_n,
         .strict = s->config->strict_requests,
     };
-    if (r->gone) { /* waited behind others, and its client did not */
-        buf_free(&r->body);
+    if (r->unwanted) { /* waited behind others, and its client did not */
         return;
     }
     r->prepare_failed =
         params_parse(r->body.data ? r->body.data : "", r->body.len, r->api->where, &limits, &r->params, &r->error) ||
-        r->api->prepare(r, &r->error) || alloc_choices(r, &r->error);
+        auth_cache_salt(&r->who, r->params.cache_salt, r->cache_salt, &r->error);
+    size_t most = s->config->max_waiting + s->config->max_sequences;
+    if (!r->prepare_failed && count_choices(r) > most) { /* would be 429 for ever */
+        r->prepare_failed = error_set_param(&r->error, ERROR_INVALID, r->params.n_prompts > 1 ? "prompt" : "n",
+                                            "the request asks for %zu answers at once and this server holds %zu",
+                                            count_choices(r), most);
+    }
+}
+
+/* On a worker: what the engine needs. */
+static void tokenise(void *arg) {
+    struct request *r = arg;
+    if (!r->unwanted) {
+        r->prepare_failed = r->api->prepare(r, &r->error) || alloc_choices(r, &r->error);
+    }
     buf_free(&r->body); /* params' strings live in its tree; messages were rendered */
+}
+
+int request_go_on(struct request *r, size_t prompt_bytes, struct error *err) {
+    struct server *s = r->server;
+    size_t least = s->bytes_per_token ? prompt_bytes / s->bytes_per_token : 0;
+    if (r->unwanted) {
+        return error_set(err, ERROR_UNAVAILABLE, "nobody waits for the answer");
+    }
+    if (least >= s->info.max_model_len) {
+        return error_set_param(err, ERROR_CONTEXT_LENGTH, r->api->where == IN_CHAT ? "messages" : "prompt",
+                               "the context holds %zu tokens, but the prompt has at least %zu and at least 1 must be "
+                               "generated",
+                               s->info.max_model_len, least);
+    }
+    size_t tokens = least * (size_t)r->params.n;
+    return tokens <= r->ticket.tokens
+               ? 0
+               : admission_claim(&s->admission, &r->ticket, count_choices(r), tokens, clock_now_ns(), err);
 }
 
 static size_t max_tokens_of(const struct request *r, const struct prompt *p) {
@@ -344,6 +455,12 @@ static int submit_choice(struct request *r, struct choice *c, struct error *err)
     e.skip_special = p->skip_special_tokens;
     e.n_prompt_logprobs = r->api->where == IN_CHAT && c->index > 0 ? -1 : (int32_t)prompt_top(r); /* chat tells once */
     e.score_only = p->score_only;
+    e.priority = (int32_t)(r->has_priority ? r->priority : p->priority);
+    e.tenant = r->who.tenant;
+    memcpy(e.cache_salt, r->cache_salt, sizeof e.cache_salt);
+    if (c->index % (size_t)p->n != 0) { /* the first answer to the same prompt, submitted before */
+        e.parent = r->choices[c->index - c->index % (size_t)p->n].id;
+    }
     params_sampling(p, r->api->where, &e.sampling);
     e.sampling.choice = (uint32_t)(c->index % (size_t)p->n);
     if (engine_submit(s->engine, &e, err)) {
@@ -367,15 +484,39 @@ static void observe_admitted(struct request *r) {
     }
 }
 
+static size_t prompt_tokens(const struct choice *c) {
+    return c->request->prompts[c->index / (size_t)c->request->params.n].tokens.n;
+}
+
+/* All of it or nothing: what the bounds let in, the engine takes, unless a value is wrong or memory is out. */
+static int submit_all(struct request *r, struct error *err) {
+    struct admission *a = &r->server->admission;
+    size_t tokens = 0, i = 0;
+    for (size_t k = 0; k < r->n_choices; k++) {
+        tokens += prompt_tokens(&r->choices[k]);
+    }
+    if (admission_claim(a, &r->ticket, r->n_choices, tokens, clock_now_ns(), err)) {
+        return -1;
+    }
+    while (i < r->n_choices && submit_choice(r, &r->choices[i], err) == 0) {
+        i++;
+    }
+    if (i == r->n_choices) {
+        return 0;
+    }
+    cancel_choices(r);
+    for (; i < r->n_choices; i++) {
+        admission_ended(a, &r->ticket, false, prompt_tokens(&r->choices[i]), clock_now_ns());
+    }
+    return -1;
+}
+
 static void submit(struct request *r) {
     struct error err;
-    for (size_t i = 0; i < r->n_choices; i++) {
-        if (submit_choice(r, &r->choices[i], &err)) {
-            struct api_error e = api_error_of(&err);
-            cancel_choices(r);
-            request_reject(r, &e);
-            return;
-        }
+    if (submit_all(r, &err)) {
+        struct api_error e = api_error_of(&err);
+        request_reject(r, &e);
+        return;
     }
     r->phase = REQUEST_WAITING;
     r->quiet_ns = clock_now_ns();
@@ -391,38 +532,96 @@ static void submit(struct request *r) {
     params_drop_input(&r->params);
 }
 
-static void body_freed(struct request *r) {
+static void free_body(struct request *r) {
+    buf_free(&r->body);
     if (r->server->http) { /* not at the very end */
         http_body_freed(r->server->http, r->body_len);
     }
     r->body_len = 0;
 }
 
-static void prepared(void *arg) {
-    struct request *r = arg;
-    struct error draining;
+static void reject(struct request *r, const struct error *err) {
+    struct api_error e = api_error_of(err);
+    free_body(r);
+    request_reject(r, &e);
+}
+
+/* A worker gave it back: may it go on? If not, it was answered or needs no answer. */
+static bool goes_on(struct request *r) {
+    struct error err;
     r->preparing = false;
-    body_freed(r);
-    if (r->gone || r->failed) {
+    if (r->unwanted) {
+        free_body(r);
         settle(r);
-        return;
-    }
-    if (r->params.request_id && !exchange_header(r->exchange, "X-Request-Id")) {
-        exchange_set_id(r->exchange, r->params.request_id);
-    }
-    if (r->prepare_failed) {
-        struct api_error e = api_error_of(&r->error);
-        request_reject(r, &e);
+    } else if (r->prepare_failed) {
+        reject(r, &r->error);
     } else if (!r->server->engine || r->server->drain_expired) {
-        error_set(&draining, ERROR_UNAVAILABLE, "the server is shutting down");
-        struct api_error e = api_error_of(&draining);
-        request_reject(r, &e);
+        error_set(&err, ERROR_UNAVAILABLE, "the server is shutting down");
+        reject(r, &err);
     } else {
+        set_deadline(r);
+        if (!expired_by_now(r)) {
+            return true;
+        }
+        free_body(r);
+    }
+    return false;
+}
+
+static void tokenised(void *arg) {
+    struct request *r = arg;
+    if (goes_on(r)) {
+        free_body(r);
         submit(r);
     }
 }
 
+static int give_to_worker(struct request *r, loop_fn *work, loop_fn *after, struct error *err) {
+    int rc = loop_work(r->server->loop, work, after, r, err);
+    r->preparing = rc == 0;
+    return rc;
+}
+
+/* As many tokens as its prompts have at least, n counting n. */
+static size_t least_tokens(const struct request *r) {
+    size_t tokens = 0, bytes_per_token = r->server->bytes_per_token;
+    for (size_t i = 0; i < r->params.n_prompts; i++) {
+        const struct prompt_input *p = &r->params.prompts[i];
+        tokens += !p->text ? p->n_ids : bytes_per_token ? p->text_len / bytes_per_token : 0;
+    }
+    return tokens * (size_t)r->params.n;
+}
+
+static void parsed(void *arg) {
+    struct request *r = arg;
+    struct error err;
+    if (r->params.request_id && r->exchange && !exchange_header(r->exchange, "X-Request-Id")) {
+        exchange_set_id(r->exchange, r->params.request_id);
+    }
+    limit(&r->end_by_ns, r->ready_ns, r->params.timeout);
+    if (goes_on(r) && (admission_claim(&r->server->admission, &r->ticket, count_choices(r), least_tokens(r),
+                                       clock_now_ns(), &err) ||
+                       give_to_worker(r, tokenise, tokenised, &err))) {
+        reject(r, &err);
+    }
+}
+
+/* What the headers add to the fields. */
+static int read_headers(struct request *r, struct error *err) {
+    const char *timeout = exchange_header(r->exchange, "X-Request-Timeout");
+    const char *priority = exchange_header(r->exchange, "X-Vllm-Priority");
+    double seconds = 0;
+    if ((timeout && params_header_timeout("X-Request-Timeout", timeout, &seconds, err)) ||
+        (priority && params_header_priority("X-Vllm-Priority", priority, &r->priority, err))) {
+        return -1;
+    }
+    r->has_priority = priority != NULL;
+    limit(&r->end_by_ns, r->ready_ns, seconds);
+    return 0;
+}
+
 void request_start(struct request *r) {
+    struct server *s = r->server;
     struct error err;
     r->body = exchange_take_body(r->exchange);
     r->body_len = r->body.len;
@@ -430,14 +629,14 @@ void request_start(struct request *r) {
     r->created = clock_unix_time();
     snprintf(r->id, sizeof r->id, "%s%.32s", r->api->id_prefix, exchange_unique(r->exchange));
     r->phase = REQUEST_PREPARING;
-    r->preparing = true;
-    if (loop_work(r->server->loop, prepare, prepared, r, &err)) {
-        struct api_error e = api_error_of(&err);
-        r->preparing = false;
-        buf_free(&r->body);
-        body_freed(r);
-        request_reject(r, &e);
+    limit(&r->start_by_ns, r->ready_ns, s->config->queue_timeout);
+    limit(&r->end_by_ns, r->ready_ns, s->config->request_timeout);
+    if (read_headers(r, &err) || admission_claim(&s->admission, &r->ticket, 1, 0, r->ready_ns, &err) ||
+        give_to_worker(r, parse, parsed, &err)) {
+        reject(r, &err);
+        return;
     }
+    set_deadline(r);
 }
 
 /* ---- the engine's events ------------------------------------------------------------------------------------- */
@@ -478,9 +677,11 @@ static void stream_text(struct request *r, struct choice *c, bool last, struct b
 
 static void on_started(struct request *r, struct choice *c, uint64_t now) {
     c->started_ns = now;
+    admission_started(&r->server->admission, &r->ticket, prompt_tokens(c), now);
     metrics_observe(&r->server->metrics, queue_time, seconds_between(c->submitted_ns, now));
     if (r->phase == REQUEST_WAITING) {
         r->phase = REQUEST_RUNNING;
+        set_deadline(r);
     }
 }
 
@@ -657,6 +858,7 @@ void request_on_event(struct server *s, const struct engine_event *e) {
     if (last) { /* before anything that may free the request */
         table_remove(&s->choices, c);
         s->n_running_choices--;
+        admission_ended(&s->admission, &r->ticket, c->started_ns != 0, prompt_tokens(c), now);
     }
     if (e->kind == ENGINE_EVENT_STARTED) {
         on_started(r, c, now);
@@ -680,15 +882,11 @@ void request_on_event(struct server *s, const struct engine_event *e) {
 
 static void tick(struct request *r, uint64_t now) {
     const struct config *config = r->server->config;
-    uint64_t ping = (uint64_t)(config->sse_ping_interval * 1e9), limit = (uint64_t)(config->request_timeout * 1e9);
+    uint64_t ping = (uint64_t)(config->sse_ping_interval * 1e9);
     if (r->gone || r->failed || (r->phase != REQUEST_WAITING && r->phase != REQUEST_RUNNING)) {
         return;
     }
-    if (limit && now - r->ready_ns > limit) {
-        struct error err;
-        error_set(&err, ERROR_UNAVAILABLE, "the request took longer than this server allows");
-        request_fail(r, &err);
-    } else if (ping && r->params.stream && now - r->quiet_ns > ping) {
+    if (ping && r->params.stream && now - r->quiet_ns > ping) {
         /* also begins the answer of one that waits long: it was admitted, and a proxy in between would give up */
         struct buf out = BUF_INIT;
         start_stream(r);

@@ -1,15 +1,21 @@
 /*
  * A request to one of the generating endpoints, from its headers to its last byte, and the choices it consists of.
  *
- *   READING  body comes in       PREPARING  a worker parses, renders, tokenises
+ *   READING  body comes in       PREPARING  a worker parses; then, if admitted, one renders and tokenises
  *   WAITING  in the engine's queue       RUNNING  a choice has started       ENDED  counted as finished or rejected
  *
- * Owned by the loop thread; while PREPARING the worker alone touches it, but for `gone`. It is freed when HTTP has
+ * Owned by the loop thread; while PREPARING the worker alone touches it, but for `unwanted`. It is freed when HTTP has
  * completed it, no worker has it, and the engine has sent the last event of each of its choices.
+ *
+ * It may end before its time in any phase: the client leaves (request_gone), its deadline passes (request_expired), the
+ * drain is over (requests_fail). Then a worker stops at the next piece of its work, and the engine at its next step.
  */
 #ifndef INFERD_REQUEST_H
 #define INFERD_REQUEST_H
 
+#include "admission.h"
+#include "auth.h"
+#include "deadline.h"
 #include "logprobs.h"
 #include "params.h"
 
@@ -70,10 +76,20 @@ struct request {
     const struct api *api;
     struct exchange *exchange; /* NULL once HTTP has completed it */
     enum request_phase phase;
-    bool preparing;   /* the worker has it */
-    atomic_bool gone; /* nobody reads the answer any more; a worker that has not begun need not */
-    bool failed;      /* answered with an error */
-    bool streaming;   /* the 200 is out */
+    bool preparing;       /* a worker has it */
+    bool gone;            /* nobody reads the answer any more */
+    bool failed;          /* answered with an error */
+    bool expired;         /* by its deadline */
+    bool streaming;       /* the 200 is out */
+    atomic_bool unwanted; /* gone, failed or refused: a worker need not go on */
+
+    struct auth_identity who;
+    unsigned char cache_salt[AUTH_DIGEST];
+    int64_t priority; /* X-Vllm-Priority; it goes before the field */
+    bool has_priority;
+    struct ticket ticket; /* what admission counts for it */
+    struct deadline deadline;             /* the earlier of the two that still counts */
+    uint64_t start_by_ns, end_by_ns; /* clock_now_ns; 0 = whenever */
 
     struct buf body;
     size_t body_len; /* what HTTP counts as held until the body is freed */
@@ -93,8 +109,9 @@ struct request {
     uint64_t quiet_ns; /* when something was last sent or began to be waited for */
 };
 
-/* The headers are in. Counts it as received. NULL: out of memory. */
-struct request *request_open(struct server *s, struct exchange *x, const struct api *api);
+/* The headers are in, and say whose it is. Counts it as received. NULL: out of memory. */
+struct request *request_open(struct server *s, struct exchange *x, const struct api *api,
+                             const struct auth_identity *who);
 /* Refuse it. */
 void request_reject(struct request *r, const struct api_error *e);
 /* The body is in: prepare, submit, answer. */
@@ -106,7 +123,9 @@ void request_completed(struct request *r);
 
 /* An event of the engine. */
 void request_on_event(struct server *s, const struct engine_event *event);
-/* Once a second: deadlines, and a sign of life on silent streams. */
+/* Its deadline has passed (for deadlines_open). */
+void request_expired(struct deadline *d, void *server);
+/* Once a second: a sign of life on silent streams. */
 void requests_tick(struct server *s);
 /* End all of them with this error. */
 void requests_fail(struct server *s, const struct error *err);
@@ -114,6 +133,11 @@ void requests_fail(struct server *s, const struct error *err);
 void requests_count(const struct server *s, size_t *running, size_t *waiting);
 
 /* Used by the two APIs. */
+/*
+ * On a worker, between two pieces of its work: is the request still wanted, and may it go on now that its prompt is
+ * known to be text of so many bytes? Refused by its length (ERROR_QUEUE_FULL, ERROR_CONTEXT_LENGTH) it need not be tokenised.
+ */
+int request_go_on(struct request *r, size_t prompt_bytes, struct error *err);
 int request_alloc_prompts(struct request *r, size_t n, struct error *err);
 size_t request_ready_logprobs(const struct choice *c, bool last); /* how many entries may be written now */
 const char *request_finish_reason(const struct choice *c);        /* "stop", "length" */

@@ -133,13 +133,14 @@ static bool unavailable(const struct server *s, const struct route *r, struct ap
 }
 
 /* Deny by default: an unknown path, too, tells nothing without a key. */
-static bool refused(struct server *s, struct exchange *x, const struct route *r, struct api_error *e) {
+static bool refused(struct server *s, struct exchange *x, const struct route *r, struct auth_identity *who,
+                    struct api_error *e) {
     enum http_refusal limit = exchange_refused(x);
     if ((limit == HTTP_BAD_FRAMING || limit == HTTP_URL_TOO_LONG || limit == HTTP_HEADERS_TOO_LARGE) &&
         over_limit(x, e)) {
         return true;
     }
-    if (!(r && (r->flags & ROUTE_OPEN)) && !auth_check(&s->auth, exchange_header(x, "Authorization"))) {
+    if (!(r && (r->flags & ROUTE_OPEN)) && !auth_check(&s->auth, exchange_header(x, "Authorization"), who)) {
         return refuse(e, 401, "authentication_error", "invalid_api_key",
                       "a valid API key is needed (Authorization: Bearer KEY)");
     }
@@ -164,11 +165,12 @@ static bool refused(struct server *s, struct exchange *x, const struct route *r,
 static void on_headers(void *arg, struct exchange *x) {
     struct server *s = arg;
     const struct route *r = find_route(exchange_path(x));
+    struct auth_identity who = {0};
     struct api_error e;
-    bool bad = refused(s, x, r, &e);
+    bool bad = refused(s, x, r, &who, &e);
     struct request *request = NULL;
     if (r && r->api && allows(r, exchange_method(x))) { /* counted, whatever comes of it */
-        request = request_open(s, x, r->api);
+        request = request_open(s, x, r->api, &who);
         if (!request && !bad) {
             bad = refuse(&e, 500, "server_error", NULL, "out of memory");
         }

@@ -124,6 +124,7 @@ static void load_after(void *arg) {
     }
     s->engine = load->engine;
     s->text = engine_text(s->engine);
+    s->bytes_per_token = text_bytes_per_token(s->text);
     engine_get_info(s->engine, &s->info);
     engine_set_notify(s->engine, on_notify, s->loop);
     make_fingerprint(s);
@@ -284,6 +285,7 @@ static int open_all(struct server *s, struct load *load, struct error *err) {
     return loop_on_signal(s->loop, SIGTERM, on_terminate, s, err) ||
                    loop_on_signal(s->loop, SIGINT, on_terminate, s, err) ||
                    loop_on_signal(s->loop, SIGHUP, on_hangup, s, err) ||
+                   deadlines_open(&s->deadlines, s->loop, request_expired, s, err) ||
                    loop_timer_new(s->loop, on_tick, s, &s->tick, err) ||
                    loop_timer_new(s->loop, on_drain_timer, s, &s->drain_timer, err) || open_http(s, err) ||
                    loop_work(s->loop, load_work, load_after, load, err)
@@ -305,8 +307,10 @@ static void close_all(struct server *s) {
     }
     loop_timer_free(s->drain_timer);
     loop_timer_free(s->tick);
+    deadlines_close(&s->deadlines);
     engine_close(s->engine);
     loop_free(s->loop);
+    admission_destroy(&s->admission);
     auth_free(&s->auth);
     free(s->choices.slots);
     free(s->model);
@@ -317,6 +321,7 @@ int server_run(const struct config *config, struct error *err) {
     struct load load = {.server = &s};
     log_set_level(config_log_level(config));
     list_init(&s.requests);
+    admission_init(&s.admission, config);
     int rc = open_all(&s, &load, err);
     if (rc == 0) {
         loop_run(s.loop);

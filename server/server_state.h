@@ -2,7 +2,9 @@
 #ifndef INFERD_SERVER_STATE_H
 #define INFERD_SERVER_STATE_H
 
+#include "admission.h"
 #include "auth.h"
+#include "deadline.h"
 #include "metrics.h"
 
 #include <inferd/engine.h>
@@ -38,12 +40,15 @@ struct server {
     struct engine *engine; /* NULL while loading */
     struct engine_info info;
     const struct text *text;
+    size_t bytes_per_token; /* text_bytes_per_token */
     char *model;          /* the name clients use; known before the engine is */
     char fingerprint[24]; /* system_fingerprint: changes with whatever may change an answer */
     int64_t started_at;   /* Unix time */
 
     struct list requests; /* struct request, every live one */
     struct choice_table choices;
+    struct admission admission;
+    struct deadlines deadlines;
     size_t n_jobs;              /* of api_tokenize.c */
     size_t n_running_choices;   /* in the engine */
     uint64_t engine_busy_since; /* clock_now_ns when n_running_choices last left 0 */

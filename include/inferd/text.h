@@ -71,6 +71,12 @@ int text_encode_marked(const struct text *t, const struct marked_text *m, unsign
                        struct error *err);
 
 /*
+ * A text of len bytes comes to at least len / this many tokens; 0: this tokenizer may leave out any number of bytes, so
+ * that the length tells nothing. Walks the vocabulary.
+ */
+size_t text_bytes_per_token(const struct text *t);
+
+/*
  * Decode whole: append UTF-8 to *out, broken bytes as U+FFFD. Ids that are not in the vocabulary decode to nothing.
  * As the reference libraries do it: one U+FFFD for each maximal ill-formed part; with the ByteFallback decoder of a
  * tokenizer.json one for each byte of a run of byte tokens that is not UTF-8 as a whole.

@@ -39,6 +39,11 @@ const int32_t *text_eos_ids(const struct text *t, size_t *n) {
     return eos_ids;
 }
 
+size_t text_bytes_per_token(const struct text *t) {
+    (void)t;
+    return 1;
+}
+
 bool text_adds_bos(const struct text *t) {
     (void)t;
     return true;
