@@ -69,10 +69,10 @@ int admission_claim(struct admission *a, struct ticket *t, size_t choices, size_
     pthread_mutex_lock(&a->lock);
     advance(a, now_ns);
     size_t held = a->held - t->choices, others = a->waiting_tokens - t->tokens;
+    size_t most = a->max_waiting_tokens, least = tokens ? tokens : 1; /* no prompt is empty */
     if (choices > a->max_held || held > a->max_held - choices) {
         rc = error_set(err, ERROR_QUEUE_FULL, "too many requests are waiting; try again later");
-    } else if (a->max_waiting_tokens && others > 0 &&
-               (tokens > a->max_waiting_tokens || others > a->max_waiting_tokens - tokens)) {
+    } else if (most && others > 0 && (least > most || others > most - least)) {
         rc = error_set(err, ERROR_QUEUE_FULL, "too many prompt tokens are waiting; try again later");
     } else {
         a->held = held + choices;

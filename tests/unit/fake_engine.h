@@ -9,6 +9,7 @@
  * before it do not count), then </s>; without "@say" it is one fixed sentence. Further words in the prompt:
  *   @delay=N    N ms before each token            @prefill=N  N ms before the first
  *   @stall      starts and never gets further     @error=N    fails after N tokens
+ *   @tokenise=N tokenising takes N ms
  * "@loop", or ignore_eos, repeats the answer until max_tokens. Words work anywhere in the prompt.
  * Environment: FAKE_TOKEN_MS is the default of @delay, FAKE_LOAD_MS delays engine_open, FAKE_LOAD_FAILS fails it.
  */

@@ -86,6 +86,11 @@ void marked_text_free(struct marked_text *m) {
 int text_encode(const struct text *t, const char *bytes, size_t len, unsigned flags, struct tokens *out,
                 struct error *err) {
     (void)t;
+    const char *slow = memmem(bytes, len, "@tokenise=", 10);
+    if (slow) {
+        long ms = strtol(slow + 10, NULL, 10);
+        nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
+    }
     if ((flags & TEXT_ADD_SPECIAL) && tokens_push(out, FAKE_BOS, err)) {
         return -1;
     }

@@ -214,7 +214,19 @@ Test(params, shapes) {
         {IN_CHAT, "\"spaces_between_special_tokens\":false", ERROR_UNSUPPORTED, "spaces_between_special_tokens"},
         {IN_COMPLETIONS, "\"suffix\":\"\"", ERROR_UNSUPPORTED, "suffix"},
         {IN_COMPLETIONS, "\"best_of\":1", ERROR_UNSUPPORTED, "best_of"},
-        {IN_COMPLETIONS, "\"cache_salt\":\"x\"", ERROR_UNSUPPORTED, "cache_salt"},
+        {IN_COMPLETIONS, "\"cache_salt\":\"\"", ERROR_INVALID, "cache_salt"},
+        {IN_COMPLETIONS, "\"cache_salt\":1", ERROR_INVALID, "cache_salt"},
+        {IN_CHAT, "\"timeout\":0", ERROR_INVALID, "timeout"},
+        {IN_CHAT, "\"timeout\":-1", ERROR_INVALID, "timeout"},
+        {IN_CHAT, "\"timeout\":1e-320", ERROR_INVALID, "timeout"},
+        {IN_CHAT, "\"timeout\":604800.5", ERROR_INVALID, "timeout"},
+        {IN_CHAT, "\"timeout\":1e300", ERROR_INVALID, "timeout"},
+        {IN_CHAT, "\"timeout\":\"5\"", ERROR_INVALID, "timeout"},
+        {IN_CHAT, "\"timeout\":true", ERROR_INVALID, "timeout"},
+        {IN_CHAT, "\"priority\":1.5", ERROR_INVALID, "priority"},
+        {IN_CHAT, "\"priority\":2147483648", ERROR_INVALID, "priority"},
+        {IN_CHAT, "\"priority\":-2147483649", ERROR_INVALID, "priority"},
+        {IN_CHAT, "\"priority\":\"0\"", ERROR_INVALID, "priority"},
         {IN_COMPLETIONS, "\"request_id\":\"a b\"", ERROR_INVALID, "request_id"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
@@ -345,4 +357,58 @@ Test(params, strict_mode) {
     cr_assert_eq(parse_with(&strict, IN_CHAT, "\"stream\":true,\"stream_options\":{\"x\":1}", &p, &err), -1);
     cr_assert_eq(parse_with(&strict, IN_CHAT, "\"user\":\"u\",\"metadata\":{}", &p, &err), 0);
     params_free(&p);
+}
+
+Test(params, deadline_priority_and_salt) {
+    struct request_params p;
+    struct error err;
+    cr_assert_eq(parse(IN_CHAT, "\"timeout\":0.25,\"priority\":-2147483648,\"cache_salt\":\"s\"", &p, &err), 0);
+    cr_assert(p.timeout == 0.25 && p.priority == -2147483648LL);
+    params_drop_input(&p);
+    cr_assert_str_eq(p.cache_salt, "s");
+    params_free(&p);
+    cr_assert_eq(parse(IN_CHAT, "\"timeout\":null,\"priority\":null,\"cache_salt\":null", &p, &err), 0);
+    cr_assert(p.timeout == 0 && p.priority == 0 && !p.cache_salt);
+    params_free(&p);
+}
+
+Test(params, header_timeout) {
+    static const struct {
+        const char *text;
+        double value; /* 0 = refused */
+    } rows[] = {
+        {"1", 1}, {"0.5", 0.5}, {".25", 0.25}, {"2.", 2}, {"604800", 604800}, {"0.000000001", 1e-9}, {"007.50", 7.5},
+        {"", 0}, {"0", 0}, {"0.0", 0}, {".", 0}, {"-1", 0}, {"+1", 0}, {"1s", 0}, {" 1", 0}, {"1e3", 0}, {"nan", 0},
+        {"inf", 0}, {"0x10", 0}, {"1,5", 0}, {"1.5.5", 0}, {"604800.1", 0}, {"99999999999999999999", 0},
+        {"1.0000000000001", 0},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct error err = {0};
+        double v = -1;
+        int rc = params_header_timeout("X-Request-Timeout", rows[i].text, &v, &err);
+        if (rows[i].value > 0) {
+            cr_expect(rc == 0 && v > rows[i].value * (1 - 1e-12) && v < rows[i].value * (1 + 1e-12), "'%s'", rows[i].text);
+        } else {
+            cr_expect(rc == -1 && v == -1 && err.code == ERROR_INVALID, "'%s'", rows[i].text);
+            cr_expect_str_eq(err.param, "X-Request-Timeout");
+        }
+    }
+}
+
+Test(params, header_priority) {
+    static const struct {
+        const char *text;
+        int64_t value;
+        bool good;
+    } rows[] = {
+        {"0", 0, true}, {"-5", -5, true}, {"2147483647", INT32_MAX, true}, {"-2147483648", INT32_MIN, true},
+        {"2147483648", 0, false}, {"-2147483649", 0, false}, {"", 0, false}, {"-", 0, false}, {"1.0", 0, false},
+        {"+1", 0, false}, {"1 ", 0, false}, {"99999999999", 0, false}, {"x", 0, false},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct error err = {0};
+        int64_t v = 77;
+        int rc = params_header_priority("X-Vllm-Priority", rows[i].text, &v, &err);
+        cr_expect(rc == (rows[i].good ? 0 : -1) && v == (rows[i].good ? rows[i].value : 77), "'%s'", rows[i].text);
+    }
 }

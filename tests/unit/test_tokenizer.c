@@ -43,6 +43,12 @@ static struct text *build(const cJSON *models, const cJSON *entry) {
     return text_of(t);
 }
 
+/* What text_bytes_per_token promises. */
+static bool enough_tokens(const struct text *t, size_t len, const struct tokens *got) {
+    size_t most = text_bytes_per_token(t);
+    return most == 0 || got->n >= len / most;
+}
+
 static void check_ids(const struct text *t, const char *name, const cJSON *c, const char *key, unsigned flags) {
     const char *text = cJSON_GetObjectItem(c, "text")->valuestring;
     struct tokens want = {0}, got = {0};
@@ -50,6 +56,7 @@ static void check_ids(const struct text *t, const char *name, const cJSON *c, co
     ids_of(ids ? ids : cJSON_GetObjectItem(c, "ids"), &want);
     cr_assert_eq(text_encode(t, text, strlen(text), flags, &got, &err), 0, "%s: %s", name, err.message);
     cr_expect(same_ids(&got, &want), "%s: %s of '%s'", name, key, text);
+    cr_expect(enough_tokens(t, strlen(text), &got), "%s: %zu tokens of '%s'", name, got.n, text);
     tokens_free(&want);
     tokens_free(&got);
 }
@@ -105,6 +112,7 @@ static bool encodes_to(const struct text *t, const struct buf *text, unsigned fl
     ids_of(ids, &want);
     cr_assert_eq(text_encode(t, text->data ? text->data : "", text->len, flags, &got, &err), 0, "%s", err.message);
     bool same = same_ids(&want, &got);
+    cr_expect(enough_tokens(t, text->len, &got), "%zu tokens of '%s'", got.n, text->data);
     tokens_free(&want);
     tokens_free(&got);
     return same;
