@@ -4,6 +4,7 @@
 #include <inferd/text.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 struct text {
     int unused;
