@@ -28,7 +28,7 @@
 _Static_assert(ENGINE_EVENT_TEXT >= DETOKENIZER_MAX_OUT + ENGINE_MAX_STOP_LEN,
                "an event must hold what one token can release");
 
-#define EVENT_RING_CAPACITY 1024
+#define EVENT_RING_CAPACITY ((size_t)128 << 10) /* bytes: two thousand tokens */
 #define DEVICE_TRIES 64 /* to choose a token that is not masked */
 
 /* Written by the engine thread, read by any. */
@@ -97,7 +97,8 @@ static struct engine_event *new_event(struct engine *e, const struct sequence *s
     event->prompt_tokens = (uint32_t)s->n_prompt;
     event->completion_tokens = (uint32_t)sequence_n_generated(s);
     event->cached_tokens = (uint32_t)s->n_cached;
-    event->error = (struct error){0};
+    event->error.code = ERROR_NONE;
+    event->error.param[0] = event->error.message[0] = '\0';
     return event;
 }
 

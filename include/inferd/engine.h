@@ -220,9 +220,8 @@ struct engine_event {
     int32_t token;    /* -1 when the event has no token */
     float logprob;    /* of `token`, natural log, from the unmodified logits after softmax */
     uint32_t rank;    /* PROMPT: of `token`, 1 = the likeliest; 0 where there is no logprob */
-    uint16_t n_top;
+    uint16_t n_top, text_len;
     struct token_logprob top[ENGINE_MAX_TOP_LOGPROBS]; /* [n_top], best first */
-    uint16_t text_len;
     char text[ENGINE_EVENT_TEXT]; /* UTF-8, not NUL-terminated */
     /* DONE */
     enum finish_reason finish;
