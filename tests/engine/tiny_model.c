@@ -181,6 +181,9 @@ static void put_model(struct writer *w, const struct tiny_model *m) {
         key_u32(w, arch, "attention.sliding_window_pattern", 3);
     }
     put_vocabulary(w);
+    if (m->chat_template) {
+        key_string(w, "tokenizer.chat_template", m->chat_template);
+    }
     put_embedding(w, "token_embd.weight", 0.5f, -1, m->nan_token);
     put_embedding(w, "output.weight", 0.5f, ROWS - 1, -1); /* a row behind the vocabulary that would always win */
     put_vector(w, "output_norm.weight", EMBD, 1, 0.2f);

@@ -18,6 +18,8 @@ struct tiny_model {
     const char *swapped;    /* a matrix whose two dimensions are exchanged */
     const char *not_finite; /* a vector that begins with NaN */
     const char *extra;      /* a vector of 64 besides */
+
+    const char *chat_template; /* NULL none */
 };
 
 #define TINY_BOS 256
