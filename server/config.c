@@ -94,6 +94,8 @@ static const struct setting rows[] = {
      .group = "General", .help = "what is worth a line of log"},
     {AT(stall_timeout), SETTING_SECONDS, .initial = "300", .min = 1, .max = 86400, .group = "General",
      .help = "time without a finished step, with work to do, after which /readyz is 503"},
+    {AT(stall_exit), SETTING_SECONDS, .initial = "600", .min = 0, .max = 86400, .group = "General",
+     .help = "such time after which, beyond stall_timeout, clients get an error and the process ends with code 4; 0: never"},
     {AT(drain_timeout), SETTING_SECONDS, .initial = "30", .min = 0, .max = 86400, .group = "General",
      .help = "how long running requests may go on after SIGTERM"},
 };

@@ -66,6 +66,7 @@ struct config {
 
     /* running */
     double stall_timeout; /* s without a finished step, with work to do, after which /readyz says so */
+    double stall_exit;    /* s of it after which the process ends; 0 = never */
     double drain_timeout; /* s that running requests get after SIGTERM */
     char *log_level;      /* "error", "warn", "info", "debug" */
 };

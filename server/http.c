@@ -25,6 +25,8 @@
 
 #define SWEEP_MS 1000
 #define HANGUP_GRACE_MS 200
+#define ACCEPT_AGAIN_MS 100
+#define WARN_AGAIN_NS 60000000000u
 
 struct http {
     struct loop *loop;
@@ -37,8 +39,12 @@ struct http {
     struct hangup *hangup;
     struct list connections;
     size_t port;
-    size_t buffered; /* bytes of request bodies held */
-    bool dirty;      /* something was resumed or became readable: pump before sleeping */
+    size_t buffered;    /* bytes of request bodies held */
+    bool dirty;         /* something was resumed or became readable: pump before sleeping */
+    bool readable;      /* ... by libmicrohttpd's epoll descriptor */
+    bool paused;        /* which is not polled for a moment */
+    uint64_t warned_ns; /* that there is no descriptor left */
+    size_t changes;     /* connections that came or went */
     bool listening, draining, closing;
 };
 
@@ -473,6 +479,7 @@ static void *on_request_line(void *arg, const char *url, struct MHD_Connection *
 static void on_connection(void *arg, struct MHD_Connection *mhd, void **context,
                           enum MHD_ConnectionNotificationCode what) {
     struct http *h = arg;
+    h->changes++;
     if (what == MHD_CONNECTION_NOTIFY_CLOSED) {
         struct connection *c = *context;
         if (c) {
@@ -502,8 +509,17 @@ static void on_connection(void *arg, struct MHD_Connection *mhd, void **context,
 
 static void on_log(void *arg, const char *fmt, va_list ap) __attribute__((format(printf, 2, 0)));
 static void on_log(void *arg, const char *fmt, va_list ap) {
-    (void)arg;
+    struct http *h = arg;
     char line[512];
+    if (strstr(fmt, "resource limit")) { /* its words for EMFILE and ENFILE */
+        uint64_t now = clock_now_ns();
+        if (!h->warned_ns || now - h->warned_ns > WARN_AGAIN_NS) {
+            h->warned_ns = now;
+            log_warn("no descriptor is left for another connection: new ones wait until others end (see ulimit -n, "
+                     "LimitNOFILE)");
+        }
+        return;
+    }
     vsnprintf(line, sizeof line, fmt, ap);
     size_t n = strlen(line);
     while (n > 0 && line[n - 1] == '\n') {
@@ -518,21 +534,40 @@ static void pump(struct http *h) {
     MHD_UNSIGNED_LONG_LONG ms = 0;
     bool more;
     int turns = 0;
+    size_t at_first = h->changes;
     h->dirty = false;
     do { /* one piece of a stream costs two turns: fill, then write */
+        size_t before = h->changes;
         MHD_run(h->daemon);
         more = MHD_get_timeout(h->daemon, &ms) == MHD_YES;
+        if (h->changes != before) { /* at a limit libmicrohttpd let go of the listening socket; it asks for no turn to
+                                       take it up when a connection has left */
+            more = true;
+            ms = 0;
+        }
     } while (more && ms == 0 && ++turns < 8);
     if (more) {
         loop_timer_set(h->timer, ms);
     } else {
         loop_timer_stop(h->timer);
     }
+    if (h->readable && h->changes == at_first && list_empty(&h->connections)) {
+        /* Only the listening socket can have been ready, and accept() fails: no descriptor is left. */
+        h->paused = true;
+        loop_poll_pause(h->poll, true);
+        loop_timer_set(h->sweep, ACCEPT_AGAIN_MS);
+    }
+    h->readable = false;
 }
 
 static void on_dirty(void *arg) {
     struct http *h = arg;
     h->dirty = true;
+}
+
+static void on_readable(void *arg) {
+    struct http *h = arg;
+    h->dirty = h->readable = true;
 }
 
 static void on_turn(void *arg) {
@@ -550,6 +585,10 @@ static bool stalled(const struct exchange *x, uint64_t now) {
 static void on_sweep(void *arg) {
     struct http *h = arg;
     uint64_t now = clock_now_ns();
+    if (h->paused) {
+        h->paused = false;
+        loop_poll_pause(h->poll, false);
+    }
     LIST_FOR_EACH_SAFE(node, next, &h->connections) {
         struct connection *c = LIST_ENTRY(node, struct connection, node);
         if (c->deadline_ns && now >= c->deadline_ns) {
@@ -573,7 +612,7 @@ static int start_daemon(struct http *h, struct error *err) {
     unsigned timeout = (unsigned)((h->config.idle_timeout_ms + h->config.write_timeout_ms) / 1000 + 1);
     h->daemon =
         MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL, on_request, h,
-                         MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL, MHD_OPTION_LISTEN_SOCKET, fd,
+                         MHD_OPTION_EXTERNAL_LOGGER, on_log, h, MHD_OPTION_LISTEN_SOCKET, fd,
                          MHD_OPTION_NOTIFY_COMPLETED, on_completed, h, MHD_OPTION_NOTIFY_CONNECTION, on_connection, h,
                          MHD_OPTION_URI_LOG_CALLBACK, on_request_line, h, MHD_OPTION_UNESCAPE_CALLBACK, on_unescape,
                          NULL, MHD_OPTION_CONNECTION_LIMIT, (unsigned)h->config.max_connections,
@@ -585,7 +624,7 @@ static int start_daemon(struct http *h, struct error *err) {
     }
     h->listening = true;
     int epoll_fd = MHD_get_daemon_info(h->daemon, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd;
-    return loop_poll_new(h->loop, epoll_fd, on_dirty, h, &h->poll, err);
+    return loop_poll_new(h->loop, epoll_fd, on_readable, h, &h->poll, err);
 }
 
 int http_open(struct loop *loop, const struct http_config *config, const struct http_app *app, struct http **out,

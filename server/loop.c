@@ -220,6 +220,14 @@ int loop_poll_new(struct loop *l, int fd, loop_fn *fn, void *arg, struct loop_po
     return 0;
 }
 
+void loop_poll_pause(struct loop_poll *p, bool pause) {
+    if (pause) {
+        uv_poll_stop(&p->uv);
+    } else {
+        uv_poll_start(&p->uv, UV_READABLE, on_readable);
+    }
+}
+
 void loop_poll_free(struct loop_poll *p) {
     if (p) {
         uv_close((uv_handle_t *)&p->uv, free_handle);

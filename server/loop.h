@@ -5,6 +5,7 @@
 #define INFERD_LOOP_H
 
 #include <inferd/error.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 struct loop;
@@ -43,6 +44,7 @@ int loop_work(struct loop *l, loop_fn *work, loop_fn *after, void *arg, struct e
 
 /* fn(arg) whenever fd is readable (level-triggered). Close it only after loop_poll_free. */
 int loop_poll_new(struct loop *l, int fd, loop_fn *fn, void *arg, struct loop_poll **out, struct error *err);
+void loop_poll_pause(struct loop_poll *p, bool pause);
 void loop_poll_free(struct loop_poll *p); /* stops at once; NULL is fine */
 
 /* libuv's version as text, for `inferd version`. */

@@ -7,6 +7,7 @@
 #include "route.h"
 #include "server_state.h"
 #include "version.h"
+#include "watchdog.h"
 
 #include <gnutls/crypto.h>
 #include <gnutls/gnutls.h>
@@ -70,13 +71,8 @@ const char *server_refusal(const struct server *s) {
     if (s->phase == SERVER_DRAINING) {
         return "draining";
     }
-    if (s->n_running_choices > 0) {
-        struct engine_stats stats;
-        engine_get_stats(s->engine, &stats);
-        uint64_t since = stats.last_step_ns > s->engine_busy_since ? stats.last_step_ns : s->engine_busy_since;
-        if (clock_now_ns() - since > (uint64_t)(s->config->stall_timeout * 1e9)) {
-            return "the engine makes no progress";
-        }
+    if (watchdog_stalled(s)) {
+        return "the engine makes no progress";
     }
     return NULL;
 }
@@ -221,6 +217,7 @@ static void on_hangup(void *arg) {
 
 static void on_tick(void *arg) {
     struct server *s = arg;
+    watchdog_tick(s);
     requests_tick(s);
     s->tick_on = !list_empty(&s->requests);
     if (s->tick_on) {

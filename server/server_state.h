@@ -54,6 +54,7 @@ struct server {
     uint64_t engine_busy_since; /* clock_now_ns when n_running_choices last left 0 */
     struct loop_timer *tick;    /* once a second while there are requests */
     bool tick_on;
+    bool stalled;               /* the watchdog said so in the log */
 
     struct loop_timer *drain_timer;
     bool drain_expired; /* running requests were told to end */

@@ -98,8 +98,8 @@ int __wrap_gettimeofday(struct timeval *out, void *zone) {
 
 static void map_switches(const char *path) {
     int fd = open(path, O_RDWR | O_CLOEXEC);
-    void *page = fd < 0 ? MAP_FAILED
-                        : __real_mmap(NULL, sizeof(struct fault_state), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    void *page =
+        fd < 0 ? MAP_FAILED : __real_mmap(NULL, sizeof(struct fault_state), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (page == MAP_FAILED) {
         perror(path);
         _exit(2);

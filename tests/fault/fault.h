@@ -2,9 +2,9 @@
  * Faults that a test can cause in a running program. The hooks are put in by the linker (-Wl,--wrap), in builds with
  * -Dfault_hooks=true alone: neither the engine nor the server knows of them, and any other build holds none.
  *
- * The switches lie in one page of memory. The environment variable FAULT_FILE names a file that is mapped for it, so that
- * a test in another process flips them as it goes; tests/api/faults.py writes the same layout. Without it they are the
- * program's own (fault_state()).
+ * The switches lie in one page of memory. The environment variable FAULT_FILE names a file that is mapped for it, so
+ * that a test in another process flips them as it goes; tests/api/faults.py writes the same layout. Without it they are
+ * the program's own (fault_state()).
  */
 #ifndef INFERD_TEST_FAULT_H
 #define INFERD_TEST_FAULT_H

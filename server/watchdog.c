@@ -1,0 +1,74 @@
+#include "watchdog.h"
+
+#include "config.h"
+#include "http.h"
+#include "request.h"
+#include "server_state.h"
+
+#include <inferd/clock.h>
+#include <inferd/log.h>
+#include <unistd.h>
+
+#define NAMED_REQUESTS 16 /* in the line of log */
+#define EXIT_DEVICE 4
+
+/* Seconds since the engine got something to do or ended a step; 0 while it has nothing to do. */
+static double silence(const struct server *s) {
+    if (s->n_running_choices == 0) {
+        return 0;
+    }
+    struct engine_stats stats;
+    engine_get_stats(s->engine, &stats);
+    uint64_t since = stats.last_step_ns > s->engine_busy_since ? stats.last_step_ns : s->engine_busy_since;
+    uint64_t now = clock_now_ns();
+    return now > since ? (double)(now - since) / 1e9 : 0;
+}
+
+bool watchdog_stalled(const struct server *s) {
+    return silence(s) > s->config->stall_timeout;
+}
+
+static void report(const struct server *s, double seconds) {
+    struct engine_stats stats;
+    struct buf names = BUF_INIT;
+    size_t running, waiting, left = NAMED_REQUESTS;
+    engine_get_stats(s->engine, &stats);
+    requests_count(s, &running, &waiting);
+    LIST_FOR_EACH(node, &s->requests) {
+        const struct request *r = LIST_ENTRY(node, struct request, node);
+        if (r->n_in_engine > 0 && left > 0) {
+            buf_printf(&names, " %s", r->id);
+            left--;
+        }
+    }
+    log_error("no step of the engine has ended for %.1f s: %zu requests run and %zu wait, %zu of %zu KV blocks are "
+              "used, %llu steps came before; in the engine%s:%s",
+              seconds, running, waiting, (size_t)stats.kv_blocks_used, (size_t)stats.kv_blocks,
+              (unsigned long long)stats.steps, left > 0 ? "" : " are, among others", names.failed ? "" : names.data);
+    buf_free(&names);
+}
+
+_Noreturn static void give_up(struct server *s, double seconds) {
+    struct error err;
+    log_error("no step of the engine has ended for %.1f s, longer than stall_exit allows: ending the process, so that "
+              "whoever watches it starts it again",
+              seconds);
+    error_set(&err, ERROR_UNAVAILABLE, "the engine makes no progress; the server is ending");
+    requests_fail(s, &err);
+    http_flush(s->http);
+    _exit(EXIT_DEVICE);
+}
+
+void watchdog_tick(struct server *s) {
+    double seconds = silence(s);
+    bool stalled = seconds > s->config->stall_timeout;
+    if (stalled && !s->stalled) {
+        report(s, seconds);
+    } else if (!stalled && s->stalled) {
+        log_info("the engine goes on");
+    }
+    s->stalled = stalled;
+    if (stalled && s->config->stall_exit > 0 && seconds > s->config->stall_exit) {
+        give_up(s, seconds);
+    }
+}
