@@ -53,12 +53,13 @@ size_t admission_retry_after(struct admission *a, uint64_t now_ns) {
     pthread_mutex_lock(&a->lock);
     advance(a, now_ns);
     double choices = (double)a->waiting * pace(&a->choices), tokens = (double)a->waiting_tokens * pace(&a->tokens);
+    bool known = a->waiting > 0 && a->choices.amount > 0;
     pthread_mutex_unlock(&a->lock);
     double seconds = ceil(choices > tokens ? choices : tokens);
-    if (seconds <= 0) {
+    if (!known && seconds < (double)a->fallback) {
         return a->fallback;
     }
-    return seconds < (double)a->most ? (size_t)seconds : a->most;
+    return seconds < 1 ? 1 : seconds < (double)a->most ? (size_t)seconds : a->most;
 }
 
 /* ---- the bounds ---------------------------------------------------------------------------------------------- */
@@ -118,4 +119,11 @@ void admission_release(struct admission *a, struct ticket *t, uint64_t now_ns) {
     advance(a, now_ns);
     give_back(a, t, *t);
     pthread_mutex_unlock(&a->lock);
+}
+
+size_t admission_waiting_tokens(struct admission *a) {
+    pthread_mutex_lock(&a->lock);
+    size_t tokens = a->waiting_tokens;
+    pthread_mutex_unlock(&a->lock);
+    return tokens;
 }

@@ -180,7 +180,7 @@ static double cpu_seconds(void) {
 }
 
 struct values {
-    double zero, one, backend_cpu, backend_null, running, waiting, ready, kv_blocks, kv_blocks_used, kv_usage, prompt_tokens, generation_tokens,
+    double zero, one, backend_cpu, backend_null, running, waiting, waiting_tokens, ready, kv_blocks, kv_blocks_used, kv_usage, prompt_tokens, generation_tokens,
         cached_tokens, computed_tokens, steps, preemptions, nonfinite_logits, seq_running, seq_waiting, start_time,
         cpu_seconds, resident_bytes, open_fds;
 };
@@ -191,6 +191,7 @@ static struct values read_values(const struct metrics_view *v) {
         .one = 1,
         .running = v->running,
         .waiting = v->waiting,
+        .waiting_tokens = v->waiting_tokens,
         .ready = v->ready,
         .backend_cpu = strcmp(v->backend, "cpu") == 0,
         .backend_null = strcmp(v->backend, "null") == 0,

@@ -44,6 +44,7 @@
 #define METRICS_VALUES(X)                                                                                              \
     X(running, "gauge", "inferd_requests_running", "", "Requests that generate now.")                                 \
     X(waiting, "gauge", "inferd_requests_waiting", "", "Requests that were received and do not generate yet.")        \
+    X(waiting_tokens, "gauge", "inferd_waiting_prompt_tokens", "", "Prompt tokens of requests that wait.")            \
     X(ready, "gauge", "inferd_ready", "", "1 when requests are accepted, 0 while loading or draining or stuck.")      \
     X(backend_cpu, "gauge", "inferd_backend_info", "backend=\"cpu\"", "1 for where it computes; null computes nothing.")    \
     X(backend_null, "gauge", "inferd_backend_info", "backend=\"null\"", "")                                               \
@@ -135,6 +136,7 @@ void metrics_count_answer(struct metrics *m, size_t endpoint, int status);
 
 struct metrics_view {
     double running, waiting, ready; /* requests */
+    double waiting_tokens;          /* of their prompts */
     struct engine_stats stats;
     const char *model; /* the served name */
     double start_time; /* Unix time of the process */

@@ -19,6 +19,8 @@ import pytest
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
 INFERD = os.environ.get("INFERD", os.path.join(ROOT, "build", "inferd"))
 MODEL = os.environ.get("INFERD_TEST_MODEL", "")
+# The server on an engine that computes nothing; tests/unit/fake_engine.h says what prompts can order.
+FAKE = os.path.join(os.path.dirname(INFERD), "tests", "unit", "fake_inferd")
 
 # How much slower everything may be: the sanitizers' builds set it.
 SLOW = float(os.environ.get("INFERD_TEST_SLOW", "1"))
@@ -209,6 +211,13 @@ class Daemon:
         """The sum over all label sets of a native series."""
         return sum(value for (series, _), value in self.metrics().items() if series == "inferd_" + name)
 
+    def check_identity(self):
+        """received = finished by reason + rejected + running + waiting, in one scrape."""
+        m = self.metrics()
+        total = {n: sum(v for (s, _), v in m.items() if s == "inferd_requests_" + n)
+                 for n in ("received_total", "finished_total", "rejected_total", "running", "waiting")}
+        assert total.pop("received_total") == sum(total.values()), total
+
     def wait_idle(self, seconds=5):
         def idle():
             m = self.metrics()
@@ -320,3 +329,22 @@ def start(tmp_path):
             if d.running():
                 d.process.kill()
                 d.process.wait()
+
+
+@pytest.fixture
+def fake(tmp_path):
+    """A function that starts a server on the fake engine; each must end well after the test."""
+    if not os.path.isfile(FAKE):
+        pytest.skip("fake_inferd was not built (option tests)")
+    daemons = []
+    model = tmp_path / "fake.gguf"
+    model.touch()
+
+    def start_one(ready=True, environment=None, **settings):
+        d = Daemon(tmp_path / f"fake-log{len(daemons)}", environment=environment, program=FAKE, model=str(model), **settings)
+        daemons.append(d)
+        return d.wait_ready() if ready else d
+
+    yield start_one
+    for d in daemons:
+        d.stop()

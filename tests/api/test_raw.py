@@ -12,29 +12,11 @@ import socket
 import time
 
 import pytest
-from conftest import INFERD, SLOW, Daemon, wait_for
+from conftest import FAKE, SLOW, Daemon, wait_for
 
-FAKE = os.path.join(os.path.dirname(INFERD), "tests", "unit", "fake_inferd")
 JSON = {"Content-Type": "application/json"}
 
 pytestmark = pytest.mark.skipif(not os.path.isfile(FAKE), reason="fake_inferd was not built (option tests)")
-
-
-@pytest.fixture
-def fake(tmp_path):
-    """A function that starts a server on the fake engine; each must end well after the test."""
-    daemons = []
-    model = tmp_path / "fake.gguf"
-    model.touch()
-
-    def start(ready=True, environment=None, **settings):
-        d = Daemon(tmp_path / f"log{len(daemons)}", environment=environment, program=FAKE, model=str(model), **settings)
-        daemons.append(d)
-        return d.wait_ready() if ready else d
-
-    yield start
-    for d in daemons:
-        d.stop()
 
 
 @pytest.fixture(scope="module")
@@ -44,16 +26,9 @@ def server(tmp_path_factory):
     d = Daemon(folder / "log", program=FAKE, model=str(folder / "fake.gguf"), max_model_len=100000).wait_ready()
     yield d
     d.wait_idle()
-    check_identity(d)
+    d.check_identity()
     assert d.gauge("kv_blocks_used") == 0
     d.stop()
-
-
-def check_identity(d):
-    m = d.metrics()
-    total = {n: sum(v for (s, _), v in m.items() if s == "inferd_requests_" + n)
-             for n in ("received_total", "finished_total", "rejected_total", "running", "waiting")}
-    assert total.pop("received_total") == sum(total.values()), total
 
 
 def raw(d, data, timeout=10):
@@ -211,7 +186,7 @@ def test_a_body_over_the_cap(fake):
         assert status(read_all(s)) == 413
     assert d.post("/v1/completions", request("@say hi")).status == 200
     assert d.metrics()[("inferd_requests_rejected_total", (("reason", "too_large"),))] == 3
-    check_identity(d)
+    d.check_identity()
 
 
 def test_time_for_head_body_and_idling(fake):
@@ -233,7 +208,7 @@ def test_time_for_head_body_and_idling(fake):
         assert time.monotonic() - began < 5 * SLOW
     d.wait_idle()
     assert d.metrics()[("inferd_requests_cancelled_total", ())] == 1
-    check_identity(d)
+    d.check_identity()
 
 
 def test_half_open_connections_hinder_nobody(fake):
@@ -256,7 +231,7 @@ def test_request_timeout(fake):
     events = list(stream.events())
     assert events[-1]["error"]["type"] == "unavailable_error" and not stream.done
     d.wait_idle()
-    check_identity(d)
+    d.check_identity()
 
 
 def test_a_slow_reader_is_dropped_and_hinders_nobody(fake):
@@ -270,7 +245,7 @@ def test_a_slow_reader_is_dropped_and_hinders_nobody(fake):
     d.wait_idle()
     assert d.metrics()[("inferd_requests_cancelled_total", ())] == 1
     assert d.gauge("kv_blocks_used") == 0
-    check_identity(d)
+    d.check_identity()
     s.close()
 
 
@@ -347,7 +322,7 @@ def test_bodies_count_as_held_until_they_are_freed(server):
             answer = server.post("/v1/completions", body)
             assert answer.status == 400 and answer.error()["code"] == "context_length_exceeded"
     server.wait_idle()
-    check_identity(server)
+    server.check_identity()
 
 
 @pytest.mark.parametrize("framing", [
@@ -441,7 +416,7 @@ def test_queue_full_cancels_what_it_had_queued(fake):
     stalled.close()
     d.wait_idle()
     assert d.post("/v1/completions", request("@say hi", n=3)).status == 200
-    check_identity(d)
+    d.check_identity()
 
 
 # --- clients that leave
@@ -469,7 +444,7 @@ def test_leaving(fake, how, when):
             s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
         s.close()
     wait_for(lambda: d.metrics()[("inferd_requests_cancelled_total", ())] == 1, 0.5, "it is cancelled", every=0.005)
-    check_identity(d)
+    d.check_identity()
     for b in blockers:
         b.close()
     d.wait_idle()
@@ -496,7 +471,7 @@ def test_leaving_at_random_leaks_nothing(fake):
     d.wait_idle()
     wait_for(lambda: d.metrics()[open_fds] == before, 5, "descriptors are back")
     assert d.gauge("kv_blocks_used") == 0
-    check_identity(d)
+    d.check_identity()
 
 
 def test_parked_requests_cost_nothing(fake):
@@ -527,7 +502,7 @@ def test_loading(fake):
     before = d.metrics()
     d.wait_ready()
     assert set(d.metrics()) - {k for k in before} == {k for k in d.metrics() if k[0] == "vllm:cache_config_info"}
-    check_identity(d)
+    d.check_identity()
 
 
 def reachable(d):
