@@ -66,7 +66,9 @@ static int prepare(struct request *r, struct error *err) {
 static void begin_chunk(const struct request *r, const struct choice *c, struct buf *out) {
     sse_begin(out);
     request_write_head(r, r->api->chunk_object, out);
-    buf_printf(out, ",\"choices\":[{\"index\":%zu,\"delta\":", c->index);
+    buf_puts(out, ",\"choices\":[{\"index\":");
+    json_put_size(out, c->index);
+    buf_puts(out, ",\"delta\":");
 }
 
 static void end_chunk(const struct request *r, struct buf *out) {

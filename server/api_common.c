@@ -12,6 +12,16 @@ void json_put_string(struct buf *out, const char *s) {
     buf_json_string(out, s, strlen(s));
 }
 
+void json_put_size(struct buf *out, size_t n) {
+    char digits[20];
+    size_t at = sizeof digits;
+    do {
+        digits[--at] = (char)('0' + n % 10);
+        n /= 10;
+    } while (n > 0);
+    buf_append(out, digits + at, sizeof digits - at);
+}
+
 struct api_error api_error_of(const struct error *err) {
     static const char request[] = "invalid_request_error", server[] = "server_error";
     struct api_error e = {500, server, NULL, err->param, err->message};

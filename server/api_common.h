@@ -34,6 +34,9 @@ void api_add_retry_after(struct server *s, struct exchange *x);
 /* Answer with JSON; *body is taken. */
 void api_reply(struct exchange *x, int status, struct buf *body);
 
+/* A number in decimal. */
+void json_put_size(struct buf *out, size_t n);
+
 /* `"name":"value"` of the head of a JSON object, and the like. */
 void json_put_string(struct buf *out, const char *s);
 

@@ -62,7 +62,9 @@ static void write_first(const struct request *r, struct choice *c, struct buf *o
 static void write_text(const struct request *r, struct choice *c, size_t n_logprobs, struct buf *out) {
     sse_begin(out);
     request_write_head(r, r->api->chunk_object, out);
-    buf_printf(out, ",\"choices\":[{\"index\":%zu,\"text\":", c->index);
+    buf_puts(out, ",\"choices\":[{\"index\":");
+    json_put_size(out, c->index);
+    buf_puts(out, ",\"text\":");
     buf_json_string(out, c->text.data, c->text.len);
     buf_puts(out, ",\"logprobs\":");
     if (r->params.top_logprobs >= 0) {

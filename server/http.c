@@ -95,7 +95,6 @@ struct exchange {
     struct buf out; /* REPLYING: the body. STREAMING: bytes [out_pos, len) wait for the reader. */
     size_t out_pos;
     bool ended;
-    uint64_t last_write_ns; /* the application's */
     uint64_t last_taken_ns; /* libmicrohttpd's reader */
 };
 
@@ -125,7 +124,7 @@ static void park(struct exchange *x) {
 static void wake(struct exchange *x) {
     if (x->parked) {
         x->parked = false;
-        x->last_taken_ns = clock_now_ns();
+        x->last_taken_ns = loop_now_ns(x->http->loop);
         MHD_resume_connection(x->mhd);
         x->http->dirty = true;
     }
@@ -177,7 +176,7 @@ static ssize_t read_stream(void *arg, uint64_t pos, char *to, size_t max) {
         n = n < max ? n : max;
         memcpy(to, x->out.data + x->out_pos, n);
         x->out_pos += n;
-        x->last_taken_ns = clock_now_ns();
+        x->last_taken_ns = loop_now_ns(x->http->loop);
         if (x->out_pos == x->out.len) {
             buf_reset(&x->out);
             x->out_pos = 0;
@@ -801,7 +800,6 @@ void exchange_stream(struct exchange *x, const char *type) {
         x->stage = STREAMING;
         x->status = 200;
         x->type = type;
-        x->last_write_ns = clock_now_ns();
         wake(x);
     }
 }
@@ -824,7 +822,6 @@ bool exchange_write(struct exchange *x, const char *bytes, size_t len) {
         drop(x);
         return false;
     }
-    x->last_write_ns = clock_now_ns();
     wake(x);
     return true;
 }
@@ -836,8 +833,4 @@ void exchange_end(struct exchange *x) {
 
 size_t exchange_unsent(const struct exchange *x) {
     return x->stage == STREAMING ? x->out.len - x->out_pos : 0;
-}
-
-uint64_t exchange_last_write_ns(const struct exchange *x) {
-    return x->last_write_ns;
 }

@@ -100,6 +100,5 @@ void exchange_stream(struct exchange *x, const char *type);
 bool exchange_write(struct exchange *x, const char *bytes, size_t len);
 void exchange_end(struct exchange *x);
 size_t exchange_unsent(const struct exchange *x);
-uint64_t exchange_last_write_ns(const struct exchange *x); /* clock_now_ns of the last exchange_write */
 
 #endif

@@ -107,6 +107,10 @@ void loop_on_wake(struct loop *l, loop_fn *fn, void *arg) {
     l->wake = (struct hook){fn, arg};
 }
 
+uint64_t loop_now_ns(const struct loop *l) {
+    return uv_now(&l->uv) * 1000000u;
+}
+
 void loop_on_turn(struct loop *l, loop_fn *fn, void *arg) {
     l->turn = (struct hook){fn, arg};
 }

@@ -26,6 +26,9 @@ void loop_stop(struct loop *l);
 void loop_wake(struct loop *l);
 void loop_on_wake(struct loop *l, loop_fn *fn, void *arg);
 
+/* When this turn began, as clock_now_ns but to some milliseconds: for what is asked at every token. */
+uint64_t loop_now_ns(const struct loop *l);
+
 /* The before-sleep hook: called once a turn, before the loop waits. */
 void loop_on_turn(struct loop *l, loop_fn *fn, void *arg);
 

@@ -95,6 +95,7 @@ static void request_free(struct request *r) {
     free(r->prompts);
     params_free(&r->params);
     buf_free(&r->body);
+    buf_free(&r->chunk_head);
     free(r);
 }
 
@@ -208,18 +209,23 @@ void request_reject(struct request *r, const struct api_error *e) {
     }
 }
 
-/* Queue whole events; *out is freed. */
-static void send_events(struct request *r, struct buf *out) {
+/* Events for a stream are written here, whole, and then sent. */
+static struct buf *begin_events(struct request *r) {
+    buf_reset(&r->server->events);
+    return &r->server->events;
+}
+
+static void send_events(struct request *r) {
+    struct buf *out = &r->server->events;
     if (out->failed) {
         request_gone(r);
     } else if (out->len > 0 && !r->gone) {
-        r->quiet_ns = clock_now_ns();
+        r->quiet_ns = loop_now_ns(r->server->loop);
         if (!exchange_write(r->exchange, out->data, out->len)) {
             r->server->metrics.slow_readers++;
             request_gone(r);
         }
     }
-    buf_free(out);
 }
 
 /* It was admitted and cannot go on: a status where there is none yet, else an event and no [DONE]. */
@@ -233,11 +239,11 @@ static void request_fail(struct request *r, const struct error *err) {
     if (!r->streaming) {
         api_reply_error(r->server, r->exchange, &e);
     } else {
-        struct buf out = BUF_INIT;
-        sse_begin(&out);
-        api_error_write(&e, &out);
-        sse_finish(&out);
-        send_events(r, &out);
+        struct buf *out = begin_events(r);
+        sse_begin(out);
+        api_error_write(&e, out);
+        sse_finish(out);
+        send_events(r);
         if (r->exchange) {
             exchange_end(r->exchange);
         }
@@ -643,7 +649,6 @@ void request_start(struct request *r) {
 
 /* Begin the 200 of a stream: the first chunk of every choice, whichever has something to say. */
 static void start_stream(struct request *r) {
-    struct buf out = BUF_INIT;
     if (r->streaming || r->gone) {
         return;
     }
@@ -651,10 +656,15 @@ static void start_stream(struct request *r) {
     exchange_add_header(r->exchange, "Cache-Control", "no-cache");
     exchange_add_header(r->exchange, "X-Accel-Buffering", "no");
     exchange_stream(r->exchange, SSE_CONTENT_TYPE);
-    for (size_t i = 0; i < r->n_choices; i++) {
-        r->api->write_first(r, &r->choices[i], &out);
+    request_write_head(r, r->api->chunk_object, &r->chunk_head);
+    if (r->chunk_head.failed) {
+        buf_free(&r->chunk_head); /* then it is written anew each time */
     }
-    send_events(r, &out);
+    struct buf *out = begin_events(r);
+    for (size_t i = 0; i < r->n_choices; i++) {
+        r->api->write_first(r, &r->choices[i], out);
+    }
+    send_events(r);
 }
 
 static bool wants_logprobs(const struct request *r) {
@@ -735,10 +745,9 @@ static void on_token(struct request *r, struct choice *c, const struct engine_ev
     if (take_text(r, c, e, &err)) {
         request_fail(r, &err);
     } else if (r->params.stream) {
-        struct buf out = BUF_INIT;
         start_stream(r);
-        stream_text(r, c, false, &out);
-        send_events(r, &out);
+        stream_text(r, c, false, begin_events(r));
+        send_events(r);
     }
 }
 
@@ -786,18 +795,19 @@ static void write_usage_event(const struct request *r, struct buf *out) {
 
 /* Everything was said. */
 static void finish(struct request *r) {
-    struct buf out = BUF_INIT;
     account(r); /* before the client can know, so that whoever has the answer finds it counted */
     if (!r->params.stream) {
-        write_whole(r, &out);
-        api_reply(r->exchange, 200, &out);
+        struct buf whole = BUF_INIT;
+        write_whole(r, &whole);
+        api_reply(r->exchange, 200, &whole);
         return;
     }
+    struct buf *out = begin_events(r);
     if (r->params.include_usage) {
-        write_usage_event(r, &out);
+        write_usage_event(r, out);
     }
-    sse_done(&out);
-    send_events(r, &out);
+    sse_done(out);
+    send_events(r);
     if (r->exchange && !r->gone) {
         exchange_end(r->exchange);
     }
@@ -835,20 +845,19 @@ static void on_done(struct request *r, struct choice *c, const struct engine_eve
         logprobs_cut(&c->logprobs, c->shown);
     }
     if (r->params.stream) {
-        struct buf out = BUF_INIT;
         start_stream(r);
-        stream_text(r, c, true, &out);
-        r->api->write_finish(r, c, &out);
-        send_events(r, &out);
+        struct buf *out = begin_events(r);
+        stream_text(r, c, true, out);
+        r->api->write_finish(r, c, out);
+        send_events(r);
     }
     if (r->n_done == r->n_choices && !r->gone) {
         finish(r);
     }
 }
 
-void request_on_event(struct server *s, const struct engine_event *e) {
+void request_on_event(struct server *s, const struct engine_event *e, uint64_t now) {
     struct choice *c = table_find(&s->choices, e->id);
-    uint64_t now = clock_now_ns();
     if (!c) {
         return;
     }
@@ -888,10 +897,9 @@ static void tick(struct request *r, uint64_t now) {
     }
     if (ping && r->params.stream && now - r->quiet_ns > ping) {
         /* also begins the answer of one that waits long: it was admitted, and a proxy in between would give up */
-        struct buf out = BUF_INIT;
         start_stream(r);
-        sse_ping(&out);
-        send_events(r, &out);
+        sse_ping(begin_events(r));
+        send_events(r);
     }
 }
 
@@ -932,6 +940,10 @@ const char *request_finish_reason(const struct choice *c) {
 }
 
 void request_write_head(const struct request *r, const char *object, struct buf *out) {
+    if (object == r->api->chunk_object && r->chunk_head.len > 0) {
+        buf_append(out, r->chunk_head.data, r->chunk_head.len);
+        return;
+    }
     buf_printf(out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", r->id, object,
                (long long)r->created);
     json_put_string(out, r->server->model);

@@ -103,6 +103,7 @@ struct request {
     size_t n_choices, n_done, n_in_engine;
 
     char id[48];
+    struct buf chunk_head; /* what request_write_head writes into every chunk of a stream */
     int64_t created;
     uint64_t ready_ns; /* the body was complete */
     uint64_t first_ns; /* first token of any choice */
@@ -121,8 +122,8 @@ void request_gone(struct request *r);
 /* HTTP is done with it. */
 void request_completed(struct request *r);
 
-/* An event of the engine. */
-void request_on_event(struct server *s, const struct engine_event *event);
+/* An event of the engine, at `now` (clock_now_ns). */
+void request_on_event(struct server *s, const struct engine_event *event, uint64_t now);
 /* Its deadline has passed (for deadlines_open). */
 void request_expired(struct deadline *d, void *server);
 /* Once a second: a sign of life on silent streams. */

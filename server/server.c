@@ -20,7 +20,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#define EVENTS_A_TURN 256    /* then HTTP gets its turn */
+#define EVENTS_A_TURN 4096   /* then HTTP gets its turn; what one stream gets in a turn goes out in one write */
 #define LAST_WORDS_MS 5000   /* to write out the errors that end a drain */
 #define ENGINE_STOP_MS 60000 /* for the step that runs when everything else has ended */
 
@@ -89,11 +89,12 @@ static void on_wake(void *arg) {
     if (!s->engine) {
         return;
     }
+    uint64_t now = clock_now_ns();
     for (int i = 0; i < EVENTS_A_TURN; i++) {
         if (!engine_poll(s->engine, &event)) {
             return;
         }
-        request_on_event(s, &event);
+        request_on_event(s, &event, now);
     }
     loop_wake(s->loop);
 }
@@ -310,6 +311,7 @@ static void close_all(struct server *s) {
     admission_destroy(&s->admission);
     auth_free(&s->auth);
     free(s->choices.slots);
+    buf_free(&s->events);
     free(s->model);
 }
 

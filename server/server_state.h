@@ -46,6 +46,7 @@ struct server {
     int64_t started_at;   /* Unix time */
 
     struct list requests; /* struct request, every live one */
+    struct buf events;    /* of the stream that is being written to; empty between two of them */
     struct choice_table choices;
     struct admission admission;
     struct deadlines deadlines;
