@@ -190,7 +190,7 @@ def test_retry_after_follows_the_speed(fake):
         s.close()
     d.wait_idle()
     for _ in range(30):
-        for s in full_queue("@say x"):
+        for s in [d.open_stream("@delay=2 @say x") for _ in range(5)]:
             list(s.events())
     streams = full_queue("@stall")
     assert told() <= 2
