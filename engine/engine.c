@@ -34,6 +34,7 @@ _Static_assert(ENGINE_EVENT_TEXT >= DETOKENIZER_MAX_OUT + ENGINE_MAX_STOP_LEN,
 /* Written by the engine thread, read by any. */
 struct counters {
     atomic_uint_fast64_t running, kv_blocks_used, kv_blocks_cached;
+    atomic_uint_fast64_t drafts, drafted_tokens, accepted_at[ENGINE_MAX_SPECULATIVE];
     atomic_uint_fast64_t prompt_tokens, generation_tokens, queried_tokens, cached_tokens, steps, preemptions, nonfinite_logits,
         last_step_ns;
 };
@@ -324,9 +325,12 @@ static bool fail_sample(struct engine *e, struct sequence *s, enum sample_result
     return false;
 }
 
-static bool sample_and_deliver(struct engine *e, struct sequence *s, size_t logits_row, const float *logits) {
-    struct sample sampled;
+/* *token is the one that was sampled, -1 if none was; false: the sequence ended. */
+static bool sample_and_deliver(struct engine *e, struct sequence *s, size_t logits_row, const float *logits,
+                               int32_t *token) {
+    struct sample sampled = {.token = -1};
     enum sample_result result = sample(e, s, logits_row, logits, &sampled);
+    *token = sampled.token;
     return result == SAMPLE_OK ? deliver(e, s, &sampled) : fail_sample(e, s, result);
 }
 
@@ -354,19 +358,36 @@ static bool tell_prompt_token(struct engine *e, struct sequence *s, const float 
     return true;
 }
 
+/* Of the draft that s had in this step, n_kept tokens were right; s has sampled them and one more, unless it ended. */
+static void end_draft(struct engine *e, struct sequence *s, size_t n_draft, size_t n_kept, bool lives) {
+    count(&e->counters.drafts, 1);
+    count(&e->counters.drafted_tokens, n_draft);
+    for (size_t i = 0; i < n_kept; i++) {
+        count(&e->counters.accepted_at[i], 1);
+    }
+    if (lives) {
+        s->n_computed = s->n_tokens - 1; /* also K and V of the tokens that were kept; those of the others do not count */
+        speculation_learn(&s->speculation, n_draft, n_kept);
+    }
+}
+
 /*
- * What the step computed for its i-th sequence: tell tokens of the prompt, sample what comes behind all tokens.
- * `logits_row` is the first of its rows with logits; returns that of the next sequence.
+ * What the step computed for its i-th sequence: tell tokens of the prompt, sample what comes behind all tokens, and
+ * behind each token of the draft for as long as what was sampled is what was drafted. `logits_row` is the first of its
+ * rows with logits; returns that of the next sequence.
  */
 static size_t take_rows(struct engine *e, size_t i, size_t logits_row) {
     struct sequence *s = e->scheduler.scheduled[i];
     const struct decoder_batch *b = &e->runner.batch;
     bool lives = s->n_prompt_logprobs < 0 || s->n_prompt_told > 0 || tell_prompt_token(e, s, NULL);
+    bool wrong = false;
+    size_t n_draft = s->n_draft, n_kept = 0;
+    s->n_draft = 0;
     for (; logits_row < b->n_logits && b->logit_rows[logits_row] < b->cu_seqlens[i + 1]; logits_row++) {
         const float *logits;
         struct error err;
-        if (!lives) {
-            continue;
+        if (!lives || wrong) {
+            continue; /* behind a token that does not come */
         }
         if (runner_get_logits(&e->runner, logits_row, &logits, &err) < 0) {
             fail_sequence(e, s, &err);
@@ -374,8 +395,14 @@ static size_t take_rows(struct engine *e, size_t i, size_t logits_row) {
         } else if ((size_t)b->positions[b->logit_rows[logits_row]] + 1 < s->n_prompt) {
             lives = tell_prompt_token(e, s, logits);
         } else {
-            lives = sample_and_deliver(e, s, logits_row, logits);
+            int32_t drafted = n_kept < n_draft ? s->tokens[s->n_tokens] : -1, token;
+            lives = sample_and_deliver(e, s, logits_row, logits, &token);
+            wrong = token != drafted;
+            n_kept += !wrong;
         }
+    }
+    if (n_draft > 0) {
+        end_draft(e, s, n_draft, n_kept, lives);
     }
     if (lives && s->score_only && s->n_computed == s->n_tokens) {
         count(&e->counters.prompt_tokens, s->n_prompt);
@@ -420,6 +447,7 @@ static int check_config(const struct engine_config *c, struct error *err) {
         {"max_waiting", c->max_waiting, 0, 1000000},
         {"kv_block_size", c->kv_block_size, 8, 256},
         {"kv_tokens", c->kv_tokens, 0, (size_t)1 << 30},
+        {"speculative_tokens", c->speculative_tokens, 0, ENGINE_MAX_SPECULATIVE},
         {"null_step_time", c->null_step_ns, 0, (size_t)3600000000000},
     };
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
@@ -471,6 +499,7 @@ static int open_model(struct engine *e, struct error *err) {
         .vocab_size = text_vocab < model_vocab ? text_vocab : model_vocab,
         .max_model_len = e->runner.kv.max_model_len,
         .kv_block_size = c->kv_block_size,
+        .speculative_tokens = c->speculative_tokens,
         .prefix_cache = c->prefix_cache,
     };
     e->n_kv_blocks = e->runner.kv.n_blocks;
@@ -679,5 +708,11 @@ void engine_get_stats(const struct engine *e, struct engine_stats *out) {
         .nonfinite_logits = atomic_load_explicit(&c->nonfinite_logits, memory_order_relaxed),
         .last_step_ns = atomic_load_explicit(&c->last_step_ns, memory_order_relaxed),
         .idle = live == 0,
+        .drafts = atomic_load_explicit(&c->drafts, memory_order_relaxed),
+        .drafted_tokens = atomic_load_explicit(&c->drafted_tokens, memory_order_relaxed),
     };
+    for (size_t i = 0; i < ENGINE_MAX_SPECULATIVE; i++) {
+        out->accepted_at[i] = atomic_load_explicit(&c->accepted_at[i], memory_order_relaxed);
+        out->accepted_tokens += out->accepted_at[i];
+    }
 }

@@ -183,12 +183,39 @@ static void admit(struct scheduler *s) {
     }
 }
 
+/* Room for a draft in the blocks that seq has, and in those that nobody misses: each running one may soon need one. */
+static size_t draft_room(struct scheduler *s, struct sequence *seq, size_t room) {
+    size_t end = seq->n_tokens + room, need = kv_cache_blocks_for(s->kv, end);
+    while (need > seq->n_blocks && s->kv->n_free > s->n_running &&
+           kv_cache_take(s->kv, seq->blocks + seq->n_blocks, 1)) {
+        seq->n_blocks++;
+    }
+    size_t held = seq->n_blocks * s->kv->block_size;
+    return held < end ? held - seq->n_tokens : room;
+}
+
+static void schedule_drafts(struct scheduler *s) {
+    size_t rows = s->max_batched_tokens < SCHEDULER_DRAFT_ROWS ? s->max_batched_tokens : SCHEDULER_DRAFT_ROWS;
+    for (size_t i = 0; i < s->n_scheduled && s->rows < rows; i++) {
+        struct sequence *seq = s->scheduled[i];
+        size_t room = rows - s->rows, left = seq->max_total - seq->n_tokens; /* the last one is sampled in any case */
+        if (seq->speculation.max == 0 || left_to_compute(seq) != 1 || left <= 1) {
+            continue;
+        }
+        size_t n = speculation_draft(&seq->speculation, seq->tokens, seq->n_tokens, room < left - 1 ? room : left - 1);
+        seq->n_draft = n > 0 ? draft_room(s, seq, n) : 0;
+        seq->n_scheduled += seq->n_draft;
+        s->rows += seq->n_draft;
+    }
+}
+
 void scheduler_schedule(struct scheduler *s) {
     s->n_scheduled = 0;
     s->rows = 0;
     schedule_decodes(s);
     schedule_chunks(s);
     admit(s);
+    schedule_drafts(s);
 }
 
 /* Blocks that are full and computed can be found from now on. */
@@ -202,9 +229,10 @@ static void publish(struct scheduler *s, struct sequence *seq) {
 
 void scheduler_computed(struct scheduler *s) {
     for (size_t i = 0; i < s->n_scheduled; i++) {
-        s->scheduled[i]->n_computed += s->scheduled[i]->n_scheduled;
-        s->scheduled[i]->n_scheduled = 0;
-        publish(s, s->scheduled[i]);
+        struct sequence *seq = s->scheduled[i];
+        seq->n_computed += seq->n_scheduled - seq->n_draft; /* of a draft, nothing counts yet */
+        seq->n_scheduled = 0;
+        publish(s, seq);
     }
 }
 

@@ -4,6 +4,8 @@
  * Policy
  *  - First one token for every running sequence that decodes, then prompt chunks of running sequences, then new
  *    ones from the head of waiting: rows <= max_batched_tokens, sequences <= max_sequences.
+ *  - Last, drafts of sequences that decode (speculation.h), from what is left of the rows and of free blocks: they
+ *    delay nobody and never preempt.
  *  - A sequence is admitted when the blocks of all its tokens, and of one more, are free, and takes them at once; so
  * only a decode that crosses into a new block can meet an empty pool.
  *  - Then the running sequence that arrived last is preempted: its blocks go back and it waits at the head, to be
@@ -28,6 +30,10 @@ struct scheduler {
     uint64_t preemptions;
     uint64_t queried_tokens, cached_tokens; /* prompt tokens looked up in the prefix cache; found there */
 };
+
+/* Drafts are made only while the step's rows stay below this: beyond, arithmetic and not memory is what a step waits
+ * for, and a guess takes from others' time. */
+#define SCHEDULER_DRAFT_ROWS 16
 
 /* Needs max_batched_tokens >= max_sequences: every decode fits in a step. */
 int scheduler_init(struct scheduler *s, struct kv_cache *kv, size_t max_sequences, size_t max_batched_tokens,

@@ -102,6 +102,9 @@ static int check_request(const struct engine_request *r, const struct sequence_l
         check_ids("stop_token_ids", r->stop_ids, r->n_stop_ids, limits->vocab_size, err) < 0) {
         return -1;
     }
+    if (check_real("speculative_tokens", r->speculative_tokens, -1, ENGINE_MAX_SPECULATIVE, err) < 0) {
+        return -1;
+    }
     if (check_real("prompt_logprobs", r->n_prompt_logprobs, -1, ENGINE_MAX_TOP_LOGPROBS, err) < 0) {
         return -1;
     }
@@ -175,6 +178,11 @@ int sequence_new(const struct engine_request *r, const struct sequence_limits *l
     for (size_t i = 0; i < r->sampling.n_logit_bias; i++) {
         bias[i] = r->sampling.logit_bias[i];
     }
+    size_t most = r->speculative_tokens < 0 ? limits->speculative_tokens : (size_t)r->speculative_tokens;
+    if (speculation_init(&s->speculation, r->score_only ? 0 : most, s->max_total, err) < 0) {
+        goto fail;
+    }
+    speculation_index(&s->speculation, s->tokens, s->n_tokens); /* here, so that no step is longer for it */
     if ((!r->sampling.has_seed && random_seed(&s->seed, err) < 0) ||
         stop_matcher_init(&s->stops, r->stop, r->n_stop, r->include_stop, err) < 0) {
         goto fail;
@@ -196,6 +204,7 @@ void sequence_free(struct sequence *s) {
         return;
     }
     stop_matcher_destroy(&s->stops);
+    speculation_destroy(&s->speculation);
     free((void *)s->sampling.logit_bias);
     free(s->end_ids);
     free(s->keys);

@@ -11,11 +11,16 @@
  * Tokens. tokens[0..n_prompt) is the prompt, tokens[n_prompt..n_tokens) was generated. tokens[0..n_computed) have their
  * K and V in the cache. A step computes the next n_scheduled tokens; when that reaches n_tokens, the step's last row
  * gives the logits of the next token. So prefilling and decoding are one thing: a decode has one token left to compute.
+ *
+ * Drafts. A step may compute n_draft more rows behind tokens[n_tokens - 1]: tokens[n_tokens..n_tokens + n_draft) are then
+ * guesses (speculation.h), and the step's rows from the last token on give the logits after each of them. They are
+ * tokens only when sampling has come to the same; the KV of the others is computed over.
  */
 #ifndef INFERD_SEQUENCE_H
 #define INFERD_SEQUENCE_H
 
 #include "kv_cache.h"
+#include "speculation.h"
 #include "stop_matcher.h"
 
 #include <inferd/engine.h>
@@ -37,7 +42,9 @@ struct sequence {
     int32_t *tokens; /* [max_total], owned */
     size_t n_prompt, n_tokens, max_total;
     bool total_is_context; /* max_total comes from max_model_len, not from max_tokens */
-    size_t n_computed, n_scheduled;
+    size_t n_computed, n_scheduled; /* n_scheduled includes n_draft */
+    size_t n_draft;
+    struct speculation speculation;
     int32_t *blocks; /* [n_blocks], room for max_total tokens, owned */
     size_t n_blocks;
 
@@ -71,6 +78,7 @@ struct sequence_limits {
     size_t max_model_len;
     size_t kv_block_size;
     bool prefix_cache;
+    size_t speculative_tokens; /* for requests that do not say */
 };
 
 /* Check and copy. ERROR_INVALID with param, or ERROR_CONTEXT_LENGTH. */

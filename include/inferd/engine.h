@@ -64,6 +64,7 @@ void engine_get_info(const struct engine *e, struct engine_info *out);
 #define ENGINE_MAX_STOP_IDS 64
 #define ENGINE_MAX_LOGIT_BIAS 1024
 #define ENGINE_MAX_TOP_LOGPROBS 20
+#define ENGINE_MAX_SPECULATIVE 16 /* tokens drafted for a sequence in a step */
 #define ENGINE_MAX_BAD_WORDS 256    /* token sequences: each of 128 words with and without a leading space */
 #define ENGINE_MAX_BAD_WORD_IDS 64  /* tokens of one */
 #define ENGINE_MAX_DRY_BREAKERS 32
@@ -250,6 +251,7 @@ struct engine_stats {
     uint64_t prompt_tokens, generation_tokens;                /* counters */
     uint64_t prefix_cache_queries, cached_tokens;             /* prompt tokens looked up; of these found in the cache */
     uint64_t drafts, drafted_tokens, accepted_tokens;         /* speculation: drafts made; tokens in them; kept */
+    uint64_t accepted_at[ENGINE_MAX_SPECULATIVE];             /* of these, by their place in the draft */
     uint64_t steps, preemptions;
     uint64_t nonfinite_logits;
     uint64_t last_step_ns; /* clock_now_ns of the last finished step */
