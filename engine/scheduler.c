@@ -198,7 +198,8 @@ static void schedule_drafts(struct scheduler *s) {
     size_t rows = s->max_batched_tokens < SCHEDULER_DRAFT_ROWS ? s->max_batched_tokens : SCHEDULER_DRAFT_ROWS;
     for (size_t i = 0; i < s->n_scheduled && s->rows < rows; i++) {
         struct sequence *seq = s->scheduled[i];
-        size_t room = rows - s->rows, left = seq->max_total - seq->n_tokens; /* the last one is sampled in any case */
+        size_t share = (rows - s->rows) / (s->n_scheduled - i), room = share > 1 ? share : 1;
+        size_t left = seq->max_total - seq->n_tokens; /* the last one is sampled in any case */
         if (seq->speculation.max == 0 || left_to_compute(seq) != 1 || left <= 1) {
             continue;
         }
