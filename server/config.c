@@ -56,6 +56,10 @@ static const struct setting rows[] = {
     {AT(max_waiting_tokens), SETTING_INT, .initial = "1048576", .min = 0, .max = 1099511627776, .group = "Load",
      .help = "prompt tokens of all waiting requests together (n answers count n times); more are answered 429; "
              "0: no limit"},
+    {AT(speculative_tokens), SETTING_INT, .initial = "0", .min = 0, .max = ENGINE_MAX_SPECULATIVE, .group = "Load",
+     .flags = SETTING_ENGINE,
+     .help = "tokens guessed ahead from what the text repeats, where a request does not say (its field of this name); the "
+             "answer is the same, sooner if the guesses are right; 0: off"},
     {AT(retry_after), SETTING_INT, .initial = "1", .min = 1, .max = 3600, .value = "SECONDS", .group = "Load",
      .help = "the Retry-After that clients get with 429 and 503 while the speed of the queue is not known, in seconds"},
     {AT(retry_after_max), SETTING_INT, .initial = "60", .min = 1, .max = 86400, .value = "SECONDS", .group = "Load",
@@ -255,6 +259,7 @@ void config_engine(const struct config *c, struct engine_config *out) {
     out->max_waiting = c->max_waiting;
     out->prefix_cache = c->prefix_cache;
     out->max_waiting_tokens = c->max_waiting_tokens;
+    out->speculative_tokens = c->speculative_tokens;
     out->kv_block_size = c->kv_block_size;
     out->memory_utilization = c->memory_utilization;
     out->kv_tokens = c->kv_tokens;

@@ -43,6 +43,7 @@ struct config {
     size_t kv_block_size;
     size_t kv_tokens;
     bool prefix_cache;
+    size_t speculative_tokens; /* drafted in a step for a request that does not say; 0 = off */
     double memory_utilization;
     double null_step_time; /* s, device "null" alone */
 

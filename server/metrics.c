@@ -181,7 +181,7 @@ static double cpu_seconds(void) {
 
 struct values {
     double zero, one, backend_cpu, backend_null, running, waiting, waiting_tokens, ready, kv_blocks, kv_blocks_used, kv_usage, prompt_tokens, generation_tokens,
-        cached_tokens, computed_tokens, steps, preemptions, nonfinite_logits, seq_running, seq_waiting, start_time,
+        cached_tokens, computed_tokens, drafts, drafted_tokens, accepted_tokens, steps, preemptions, nonfinite_logits, seq_running, seq_waiting, start_time,
         cpu_seconds, resident_bytes, open_fds;
 };
 
@@ -202,6 +202,9 @@ static struct values read_values(const struct metrics_view *v) {
         .generation_tokens = (double)s->generation_tokens,
         .cached_tokens = (double)s->cached_tokens,
         .computed_tokens = (double)(s->prompt_tokens - s->cached_tokens),
+        .drafts = (double)s->drafts,
+        .drafted_tokens = (double)s->drafted_tokens,
+        .accepted_tokens = (double)s->accepted_tokens,
         .steps = (double)s->steps,
         .preemptions = (double)s->preemptions,
         .nonfinite_logits = (double)s->nonfinite_logits,
@@ -212,6 +215,16 @@ static struct values read_values(const struct metrics_view *v) {
         .resident_bytes = resident_bytes(),
         .open_fds = open_fds(),
     };
+}
+
+/* Of the drafted tokens that were kept, how many stood at each place of their draft. */
+static void accepted_by_position(struct page *p, const char *name, const struct engine_stats *s) {
+    for (size_t i = 0; i < ENGINE_MAX_SPECULATIVE; i++) {
+        char own[32];
+        snprintf(own, sizeof own, "position=\"%zu\"", i);
+        value(p, "counter", name, own, "Drafted tokens that were right, by their place in the draft.",
+              (double)s->accepted_at[i]);
+    }
 }
 
 static void cache_config(struct page *p, const struct metrics_view *v) {
@@ -238,6 +251,8 @@ void metrics_write(const struct metrics *m, const struct metrics_view *view, str
 #define X(field, type, name, own, help) value(&p, type, name, own, help, v.field);
     METRICS_VALUES(X)
 #undef X
+    accepted_by_position(&p, "inferd_accepted_tokens_per_position_total", &view->stats);
+    accepted_by_position(&p, "vllm:spec_decode_num_accepted_tokens_per_pos_total", &view->stats);
     cache_config(&p, view);
 #define X(field, buckets, name, help)                                                                                  \
     histogram(&p, "inferd_", name, help, &m->field, buckets);                                                          \

@@ -54,6 +54,12 @@
     X(generation_tokens, "counter", "inferd_generation_tokens_total", "", "Tokens generated.")                        \
     X(cached_tokens, "counter", "inferd_prompt_tokens_cached_total", "", "Prompt tokens found in the prefix cache.")  \
     X(steps, "counter", "inferd_engine_steps_total", "", "Steps of the engine.")                                      \
+    X(drafts, "counter", "inferd_drafts_total", "", "Guesses of the tokens to come.")                                 \
+    X(drafted_tokens, "counter", "inferd_drafted_tokens_total", "", "Tokens in them.")                                \
+    X(accepted_tokens, "counter", "inferd_accepted_tokens_total", "", "Drafted tokens that were right.")              \
+    X(drafts, "counter", "vllm:spec_decode_num_drafts_total", "", "Guesses of the tokens to come.")                   \
+    X(drafted_tokens, "counter", "vllm:spec_decode_num_draft_tokens_total", "", "Tokens in them.")                    \
+    X(accepted_tokens, "counter", "vllm:spec_decode_num_accepted_tokens_total", "", "Drafted tokens that were right.")\
     X(preemptions, "counter", "inferd_preemptions_total", "", "Sequences set back to waiting for lack of KV memory.") \
     X(nonfinite_logits, "counter", "inferd_nonfinite_logits_total", "", "Sequences ended by NaN or infinite logits.") \
     X(seq_running, "gauge", "vllm:num_requests_running", "", "Sequences in the running batch.")                       \

@@ -90,6 +90,7 @@ static const struct field fields[] = {
     {"top_logprobs", IN_CHAT, INTEGER, AT(top_logprobs), 0, ENGINE_MAX_TOP_LOGPROBS},
     {"logprobs", IN_COMPLETIONS, INTEGER, AT(top_logprobs), 0, ENGINE_MAX_TOP_LOGPROBS},
     {"echo", IN_COMPLETIONS, BOOLEAN, AT(echo)},
+    {"speculative_tokens", GENERATE, INTEGER, AT(speculative_tokens), 0, ENGINE_MAX_SPECULATIVE},
     {"prompt_logprobs", GENERATE, INTEGER, AT(prompt_logprobs), 0, ENGINE_MAX_TOP_LOGPROBS},
     {"return_token_strs", IN_TOKENIZE, BOOLEAN, AT(return_token_strs)},
     {"request_id", GENERATE, CUSTOM, .parse = parse_request_id},
@@ -162,6 +163,7 @@ static void set_defaults(struct request_params *p, enum params_where where) {
         .repetition_penalty = 1,
         .top_logprobs = -1,
         .prompt_logprobs = -1,
+        .speculative_tokens = -1,
         .skip_special_tokens = true,
         .add_generation_prompt = true,
         .add_special_tokens = where != IN_CHAT, /* a chat template writes its own */

@@ -80,6 +80,7 @@ struct request_params {
     bool logprobs;        /* chat's switch */
     int64_t top_logprobs; /* chat's count, completions' logprobs; -1 = not given */
     int64_t prompt_logprobs; /* -1 = not given */
+    int64_t speculative_tokens; /* -1 = not given */
     bool score_only;         /* max_tokens 0: nothing is generated */
     bool return_token_strs;
     const char *request_id; /* borrowed; NULL if absent */

@@ -461,6 +461,7 @@ static int submit_choice(struct request *r, struct choice *c, struct error *err)
     e.skip_special = p->skip_special_tokens;
     e.n_prompt_logprobs = r->api->where == IN_CHAT && c->index > 0 ? -1 : (int32_t)prompt_top(r); /* chat tells once */
     e.score_only = p->score_only;
+    e.speculative_tokens = (int32_t)p->speculative_tokens;
     e.priority = (int32_t)(r->has_priority ? r->priority : p->priority);
     e.tenant = r->who.tenant;
     memcpy(e.cache_salt, r->cache_salt, sizeof e.cache_salt);

@@ -103,6 +103,7 @@ BAD_FIELDS = [  # for both endpoints
     *[("logit_bias", v) for v in ([], 1, {"999999": 5}, {"-1": 5}, {"x": 1}, {"1": 1e9}, {"1": -101}, {"1": "5"}, {"1.5": 1}, {"": 1})],
     *[("model", v) for v in (1, [], {})],
     *[("prompt_logprobs", v) for v in (-1, 21, 1.5, "1", True)],
+    *[("speculative_tokens", v) for v in (-1, 17, 1.5, "1", True)],
 ]
 
 

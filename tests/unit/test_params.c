@@ -59,7 +59,10 @@ Test(params, defaults) {
     cr_assert_str_eq(p.prompts[0].text, "hi");
     params_free(&p);
     cr_assert_eq(parse(IN_COMPLETIONS, "\"max_tokens\":0,\"echo\":true,\"prompt_logprobs\":20", &p, &err), 0);
-    cr_assert(p.score_only && p.prompt_logprobs == 20);
+    cr_assert(p.score_only && p.prompt_logprobs == 20 && p.speculative_tokens == -1);
+    params_free(&p);
+    cr_assert_eq(parse(IN_CHAT, "\"speculative_tokens\":16", &p, &err), 0);
+    cr_assert(p.speculative_tokens == 16);
     params_free(&p);
     cr_assert_eq(parse(IN_COMPLETIONS, "\"max_tokens\":null,\"echo\":true,\"logprobs\":0", &p, &err), 0);
     cr_assert(!p.score_only && p.top_logprobs == 0);
@@ -198,6 +201,9 @@ Test(params, shapes) {
         {IN_CHAT, "\"prompt_logprobs\":-1", ERROR_INVALID, "prompt_logprobs"},
         {IN_CHAT, "\"prompt_logprobs\":true", ERROR_INVALID, "prompt_logprobs"},
         {IN_COMPLETIONS, "\"prompt_logprobs\":0,\"stream\":true", ERROR_INVALID, "prompt_logprobs"},
+        {IN_CHAT, "\"speculative_tokens\":17", ERROR_INVALID, "speculative_tokens"},
+        {IN_CHAT, "\"speculative_tokens\":-1", ERROR_INVALID, "speculative_tokens"},
+        {IN_COMPLETIONS, "\"speculative_tokens\":1.5", ERROR_INVALID, "speculative_tokens"},
         {IN_CHAT, "\"response_format\":{\"type\":\"json_object\"}", ERROR_UNSUPPORTED, "response_format.type"},
         {IN_CHAT, "\"response_format\":{\"type\":\"nope\"}", ERROR_INVALID, "response_format.type"},
         {IN_CHAT, "\"response_format\":{}", ERROR_INVALID, "response_format.type"},
