@@ -248,6 +248,7 @@ static enum sample_result sample_on_device(struct engine *e, const struct sequen
         row.seed++;
     } while (is_masked(in, out->token));
     out->logprob = e->flat_logprob;
+    out->state = in->state;
     out->n_top = s->sampling.n_logprobs > 0;
     out->top[0] = (struct token_logprob){out->token, out->logprob};
     return SAMPLE_OK;
@@ -265,6 +266,9 @@ static enum sample_result sample(struct engine *e, const struct sequence *s, siz
         .n_tokens = s->n_tokens,
         .masked = s->end_ids,
         .n_masked = sequence_n_generated(s) < s->min_tokens ? s->n_end_ids : 0,
+        .allowed = s->allowed,
+        .text = e->text,
+        .state = s->sampler,
     };
     return e->runner.ops->sample ? sample_on_device(e, s, logits_row, &in, out) : sampler_sample(&e->sampler, &in, out);
 }
@@ -287,6 +291,7 @@ static bool deliver(struct engine *e, struct sequence *s, const struct sample *s
         count(&e->counters.prompt_tokens, s->n_prompt);
     }
     s->tokens[s->n_tokens++] = token;
+    s->sampler = sampled->state;
     count(&e->counters.generation_tokens, 1);
 
     int end = end_kind(s, token);
@@ -308,6 +313,10 @@ static bool deliver(struct engine *e, struct sequence *s, const struct sample *s
         finish_sequence(e, s, FINISH_LENGTH, -1, -1);
         return false;
     }
+    if (sequence_repeats(s) && sequence_n_generated(s) >= s->min_tokens) {
+        finish_sequence(e, s, FINISH_REPETITION, -1, -1);
+        return false;
+    }
     return true;
 }
 
@@ -319,7 +328,7 @@ static bool fail_sample(struct engine *e, struct sequence *s, enum sample_result
         scheduler_distrust(&e->scheduler, s);
         error_set(&why, ERROR_INTERNAL, "the model computed logits that are not finite numbers");
     } else {
-        error_set(&why, ERROR_INVALID, "min_tokens and the stop token ids leave no token to choose from");
+        error_set(&why, ERROR_INVALID, "allowed_token_ids, bad_words and min_tokens leave no token to choose from");
     }
     fail_sequence(e, s, &why);
     return false;
@@ -506,7 +515,7 @@ static int open_model(struct engine *e, struct error *err) {
     name_model(e, c->model);
     if (kv_cache_init(&e->kv_cache, e->n_kv_blocks, c->kv_block_size, err) < 0 ||
         scheduler_init(&e->scheduler, &e->kv_cache, c->max_sequences, c->max_batched_tokens, err) < 0 ||
-        sampler_init(&e->sampler, e->limits.vocab_size, err) < 0) {
+        sampler_init(&e->sampler, e->limits.vocab_size, e->limits.max_model_len, err) < 0) {
         return -1;
     }
     if (e->runner.ops->sample) {

@@ -8,6 +8,7 @@
 #ifndef INFERD_SAMPLER_MATH_H
 #define INFERD_SAMPLER_MATH_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -20,16 +21,25 @@
 #define SAMPLER_INLINE static inline __attribute__((always_inline))
 
 /*
+ * x <= 0, but not below -126. By its bits (-126 is 0xC2FC0000): a comparison of floats keeps compilers from using
+ * vectors.
+ */
+SAMPLER_INLINE float sampler_clamp(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    bits = bits < 0xC2FC0000u ? bits : 0xC2FC0000u;
+    float y;
+    memcpy(&y, &bits, sizeof y);
+    return y;
+}
+
+/*
  * 2^x for x <= 0; below -126 it stays 2^-126, whose weight is 0. x = n + f with f in [-1/2, 1/2]; 2^f by its Taylor
  * series (coefficients ln(2)^k / k!, remainder below 2^-27) and 2^n put into the exponent.
  */
 SAMPLER_INLINE float sampler_exp2(float x) {
-    /* Clamped by its bits (-126 is 0xC2FC0000): a comparison of floats keeps compilers from using vectors. */
     uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    bits = bits < 0xC2FC0000u ? bits : 0xC2FC0000u;
-    float y, scale;
-    memcpy(&y, &bits, sizeof y);
+    float y = sampler_clamp(x), scale;
     float n = (y + 12582912.0f) - 12582912.0f; /* 1.5 * 2^23: round to nearest whole */
     float f = y - n;
     float p = 1.52527339e-5f;
@@ -47,6 +57,55 @@ SAMPLER_INLINE float sampler_exp2(float x) {
 
 SAMPLER_INLINE uint64_t sampler_weight(float relative_probability) {
     return (uint64_t)(int64_t)(relative_probability * SAMPLER_WEIGHT_ONE);
+}
+
+/*
+ * log2 of a normal x > 0: x = m * 2^n with m in [sqrt(1/2), sqrt(2)), and log2(m) = 2 / ln(2) * atanh((m - 1) / (m +
+ * 1)) by its series; the remainder is below 2^-52.
+ */
+SAMPLER_INLINE double sampler_log2(double x) {
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    int n = (int)(bits >> 52) - 1023;
+    bits = (bits & 0xfffffffffffffu) | (uint64_t)1023 << 52;
+    double m;
+    memcpy(&m, &bits, sizeof m);
+    if (m >= 1.4142135623730951) {
+        m = m * 0.5;
+        n++;
+    }
+    double t = (m - 1) / (m + 1), t2 = t * t, sum = 0;
+    for (int k = 21; k >= 1; k -= 2) {
+        sum = sum * t2 + 1.0 / k;
+    }
+    return n + sum * t * 2.8853900817779268;
+}
+
+/* 2^x for |x| <= 1000, by the Taylor series of its fraction. */
+SAMPLER_INLINE double sampler_exp2_double(double x) {
+    double n = (x + 6755399441055744.0) - 6755399441055744.0; /* 1.5 * 2^52: round to nearest whole */
+    double y = (x - n) * 0.69314718055994531, sum = 1;
+    for (int k = 14; k >= 1; k--) {
+        sum = 1 + sum * (y / k);
+    }
+    uint64_t bits = (uint64_t)((int64_t)n + 1023) << 52;
+    double scale;
+    memcpy(&scale, &bits, sizeof scale);
+    return sum * scale;
+}
+
+/* base^exponent for base >= 1, no more than 1e30. */
+SAMPLER_INLINE double sampler_power(double base, uint32_t exponent) {
+    double result = 1;
+    for (; exponent > 0; exponent >>= 1) {
+        if (exponent & 1) {
+            result = result * base;
+        }
+        base = base * base;
+        base = base < 1e30 ? base : 1e30;
+        result = result < 1e30 ? result : 1e30;
+    }
+    return result;
 }
 
 /* A float's order as an unsigned number: a < b exactly when key(a) < key(b), for all but NaN; -0 and +0 are equal. */
@@ -86,9 +145,12 @@ SAMPLER_INLINE void sampler_philox(const uint32_t counter[4], const uint32_t key
     out[3] = c3;
 }
 
-/* The random 64 bits of a choice: the key is the seed, the counter (position, choice). */
-SAMPLER_INLINE uint64_t sampler_random(uint64_t seed, uint64_t position, uint32_t choice) {
-    const uint32_t counter[4] = {(uint32_t)position, (uint32_t)(position >> 32), choice, 0};
+/* What a random number is for: each use has a stream of its own. */
+enum { SAMPLER_STREAM_CHOICE, SAMPLER_STREAM_XTC };
+
+/* The random 64 bits of a choice: the key is the seed, the counter (position, choice, stream). */
+SAMPLER_INLINE uint64_t sampler_random(uint64_t seed, uint64_t position, uint32_t choice, uint32_t stream) {
+    const uint32_t counter[4] = {(uint32_t)position, (uint32_t)(position >> 32), choice, stream};
     const uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
     uint32_t r[4];
     sampler_philox(counter, key, r);

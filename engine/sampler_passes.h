@@ -22,4 +22,13 @@ uint32_t sampler_max(const float *z, size_t n, uint32_t *chunk_max, bool *finite
 /* e[i] = 2^((z[i] - z_max) * scale), in (0, 1]; the sum of their weights (sampler_weight), and of each chunk. */
 uint64_t sampler_exp(float *e, const float *z, size_t n, float z_max, float scale, uint64_t *chunk_sum);
 
+/*
+ * The sum of -p * log2(p / p_best) over the tokens, in weights: with the total W of sampler_exp, the entropy is log2(W)
+ * + this / W bits (W and this in units of SAMPLER_WEIGHT_ONE). e is what sampler_exp left.
+ */
+uint64_t sampler_moment(const float *e, const float *z, size_t n, float z_max, float scale);
+
+/* Mean and standard deviation (of the population) of those z that are not -infinity; how many these are. */
+size_t sampler_spread(const float *z, size_t n, double *mean, double *deviation);
+
 #endif

@@ -27,6 +27,24 @@ static int check_sampling(const struct sampling *s, size_t vocab_size, struct er
         {"presence_penalty", (double)s->presence_penalty, -2, 2},
         {"frequency_penalty", (double)s->frequency_penalty, -2, 2},
         {"repetition_penalty", (double)s->repetition_penalty, 1e-3, 1e3},
+        {"repeat_last_n", s->repeat_last_n, -1, INT32_MAX},
+        {"typical_p", (double)s->typical_p, 1e-9, 1},
+        {"top_n_sigma", (double)s->top_n_sigma, 0, 100},
+        {"xtc_probability", (double)s->xtc_probability, 0, 1},
+        {"xtc_threshold", (double)s->xtc_threshold, 0, 1},
+        {"dynatemp_range", (double)s->dynatemp_range, 0, 2},
+        {"dynatemp_exponent", (double)s->dynatemp_exponent, 0, 100},
+        {"dry_multiplier", (double)s->dry_multiplier, 0, 100},
+        {"dry_base", (double)s->dry_base, 1, 100},
+        {"dry_allowed_length", s->dry_allowed_length, 1, 1 << 20},
+        {"dry_penalty_last_n", s->dry_penalty_last_n, -1, INT32_MAX},
+        {"dry_sequence_breakers", (double)s->n_dry_breakers, 0, ENGINE_MAX_DRY_BREAKERS},
+        {"mirostat", s->mirostat, 0, 2},
+        {"mirostat_tau", (double)s->mirostat_tau, 0, 100},
+        {"mirostat_eta", (double)s->mirostat_eta, 0, 1},
+        {"min_keep", s->min_keep, 0, 1 << 20},
+        {"samplers", s->order.n, 0, SAMPLER_STAGES},
+        {"bad_words", (double)s->n_bad_words, 0, ENGINE_MAX_BAD_WORDS},
         {"top_k", s->top_k, -1, INT32_MAX},
         {"top_logprobs", s->n_logprobs, -1, ENGINE_MAX_TOP_LOGPROBS},
         {"logit_bias", (double)s->n_logit_bias, 0, ENGINE_MAX_LOGIT_BIAS},
@@ -57,6 +75,44 @@ static int check_ids(const char *name, const int32_t *ids, size_t n, size_t voca
         }
     }
     return 0;
+}
+
+static int check_sequences(const struct sampling *s, size_t vocab_size, struct error *err) {
+    for (size_t i = 0; i < s->n_dry_breakers; i++) {
+        if (check_real("dry_sequence_breakers", (double)s->dry_breakers[i].len, 1, ENGINE_MAX_DRY_BREAKER_LEN, err) <
+            0) {
+            return -1;
+        }
+    }
+    for (size_t i = 0; i < s->n_bad_words; i++) {
+        if (check_real("bad_words", (double)s->bad_words[i].n, 1, ENGINE_MAX_BAD_WORD_IDS, err) < 0 ||
+            check_ids("bad_words", s->bad_words[i].ids, s->bad_words[i].n, vocab_size, err) < 0) {
+            return -1;
+        }
+    }
+    for (size_t i = 0; i < s->order.n; i++) {
+        for (size_t k = 0; k <= i; k++) {
+            if (s->order.stages[i] >= SAMPLER_STAGES || (k < i && s->order.stages[k] == s->order.stages[i])) {
+                return error_set_param(err, ERROR_INVALID, "samplers", "samplers must have each stage at most once");
+            }
+        }
+    }
+    if (s->allowed_ids && s->n_allowed_ids == 0) {
+        return error_set_param(err, ERROR_INVALID, "allowed_token_ids", "allowed_token_ids must not be empty");
+    }
+    return check_ids("allowed_token_ids", s->allowed_ids, s->n_allowed_ids, vocab_size, err);
+}
+
+static int check_repetition(const struct engine_request *r, struct error *err) {
+    if (r->repetition_max_size == 0) {
+        return 0;
+    }
+    if (check_real("repetition_detection.max_pattern_size", r->repetition_max_size, 1, ENGINE_MAX_PATTERN, err) < 0 ||
+        check_real("repetition_detection.min_pattern_size", r->repetition_min_size, 1, r->repetition_max_size, err) <
+            0) {
+        return -1;
+    }
+    return check_real("repetition_detection.min_count", r->repetition_min_count, 2, ENGINE_MAX_PATTERN, err);
 }
 
 static int check_request(const struct engine_request *r, const struct sequence_limits *limits, struct error *err) {
@@ -108,7 +164,11 @@ static int check_request(const struct engine_request *r, const struct sequence_l
     if (check_real("prompt_logprobs", r->n_prompt_logprobs, -1, ENGINE_MAX_TOP_LOGPROBS, err) < 0) {
         return -1;
     }
-    return check_sampling(&r->sampling, limits->vocab_size, err);
+    if (check_sampling(&r->sampling, limits->vocab_size, err) < 0 ||
+        check_sequences(&r->sampling, limits->vocab_size, err) < 0) {
+        return -1;
+    }
+    return check_repetition(r, err);
 }
 
 static int random_seed(uint64_t *seed, struct error *err) {
@@ -122,6 +182,71 @@ static int random_seed(uint64_t *seed, struct error *err) {
 /* calloc of n elements, at least one, so that NULL means failure alone. */
 static void *array(size_t n, size_t size) {
     return calloc(n ? n : 1, size);
+}
+
+/* A copy of n elements; NULL for none or for lack of memory. */
+static void *copy_of(const void *from, size_t n, size_t size) {
+    void *to = n > 0 ? calloc(n, size) : NULL;
+    if (to) {
+        memcpy(to, from, n * size);
+    }
+    return to;
+}
+
+/* What the request's sampling points to becomes the sequence's own. On failure free_sampling frees what was copied. */
+static int copy_sampling(struct sequence *s, const struct sampling *from, size_t vocab_size, struct error *err) {
+    struct sampling *to = &s->sampling;
+    *to = *from;
+    to->n_dry_breakers = to->n_bad_words = to->n_allowed_ids = 0;
+    to->allowed_ids = NULL;
+    to->logit_bias = copy_of(from->logit_bias, from->n_logit_bias, sizeof *from->logit_bias);
+    struct meta_stop *breakers = from->dry_multiplier > 0 ? calloc(from->n_dry_breakers + 1, sizeof *breakers) : NULL;
+    struct token_sequence *words = calloc(from->n_bad_words + 1, sizeof *words);
+    to->dry_breakers = breakers;
+    to->bad_words = words;
+    if (!words || (from->n_logit_bias > 0 && !to->logit_bias) || (from->dry_multiplier > 0 && !breakers)) {
+        return error_memory(err);
+    }
+    for (size_t i = 0; breakers && i < from->n_dry_breakers; i++) {
+        breakers[i] = (struct meta_stop){copy_of(from->dry_breakers[i].bytes, from->dry_breakers[i].len, 1),
+                                         from->dry_breakers[i].len};
+        if (!breakers[i].bytes) {
+            return error_memory(err);
+        }
+        to->n_dry_breakers++;
+    }
+    for (size_t i = 0; i < from->n_bad_words; i++) {
+        words[i] = from->bad_words[i];
+        words[i].ids = copy_of(from->bad_words[i].ids, words[i].n, sizeof *words[i].ids);
+        if (!words[i].ids) {
+            return error_memory(err);
+        }
+        to->n_bad_words++;
+    }
+    if (from->allowed_ids) {
+        s->allowed = calloc(vocab_size / 64 + 1, sizeof *s->allowed);
+        if (!s->allowed) {
+            return error_memory(err);
+        }
+        for (size_t i = 0; i < from->n_allowed_ids; i++) {
+            s->allowed[from->allowed_ids[i] / 64] |= (uint64_t)1 << (from->allowed_ids[i] % 64);
+        }
+    }
+    return 0;
+}
+
+static void free_sampling(struct sequence *s) {
+    struct sampling *p = &s->sampling;
+    for (size_t i = 0; i < p->n_dry_breakers; i++) {
+        free((void *)p->dry_breakers[i].bytes);
+    }
+    for (size_t i = 0; i < p->n_bad_words; i++) {
+        free((void *)p->bad_words[i].ids);
+    }
+    free((void *)p->dry_breakers);
+    free((void *)p->bad_words);
+    free((void *)p->logit_bias);
+    free(s->allowed);
 }
 
 int sequence_new(const struct engine_request *r, const struct sequence_limits *limits, struct sequence **out,
@@ -147,7 +272,10 @@ int sequence_new(const struct engine_request *r, const struct sequence_limits *l
     s->score_only = r->score_only;
     s->min_tokens = r->min_tokens;
     s->include_stop = r->include_stop;
-    s->sampling = r->sampling;
+    s->repetition_max_size = r->repetition_max_size;
+    s->repetition_min_size = r->repetition_min_size;
+    s->repetition_min_count = r->repetition_min_count;
+    s->sampler = sampler_state_first(&r->sampling);
     s->seed = r->sampling.seed;
 
     size_t n_eos = 0;
@@ -162,10 +290,11 @@ int sequence_new(const struct engine_request *r, const struct sequence_limits *l
         s->keys = array(s->max_total / limits->kv_block_size + 1, sizeof *s->keys);
         s->may_hit = r->n_prompt_logprobs < 0 && !r->score_only;
     }
-    struct logit_bias *bias = array(r->sampling.n_logit_bias, sizeof *bias);
-    s->sampling.logit_bias = bias;
-    if (!s->tokens || !s->blocks || !s->end_ids || !bias || (limits->prefix_cache && !s->keys)) {
+    if (!s->tokens || !s->blocks || !s->end_ids || (limits->prefix_cache && !s->keys)) {
         error_memory(err);
+        goto fail;
+    }
+    if (copy_sampling(s, &r->sampling, limits->vocab_size, err) < 0) {
         goto fail;
     }
     memcpy(s->tokens, r->prompt, r->n_prompt * sizeof *s->tokens);
@@ -174,9 +303,6 @@ int sequence_new(const struct engine_request *r, const struct sequence_limits *l
     }
     for (size_t i = 0; i < r->n_stop_ids; i++) {
         s->end_ids[s->n_model_end_ids + i] = r->stop_ids[i];
-    }
-    for (size_t i = 0; i < r->sampling.n_logit_bias; i++) {
-        bias[i] = r->sampling.logit_bias[i];
     }
     size_t most = r->speculative_tokens < 0 ? limits->speculative_tokens : (size_t)r->speculative_tokens;
     if (speculation_init(&s->speculation, r->score_only ? 0 : most, s->max_total, err) < 0) {
@@ -205,10 +331,29 @@ void sequence_free(struct sequence *s) {
     }
     stop_matcher_destroy(&s->stops);
     speculation_destroy(&s->speculation);
-    free((void *)s->sampling.logit_bias);
+    free_sampling(s);
     free(s->end_ids);
     free(s->keys);
     free(s->blocks);
     free(s->tokens);
     free(s);
+}
+
+/* As vLLM's repetition detection: the last min_count * size generated tokens are min_count times the last `size`. */
+bool sequence_repeats(const struct sequence *s) {
+    const int32_t *end = s->tokens + s->n_tokens;
+    size_t generated = sequence_n_generated(s);
+    for (size_t size = s->repetition_min_size; size <= s->repetition_max_size && s->repetition_max_size > 0; size++) {
+        size_t want = size * s->repetition_min_count, same = size;
+        if (want > generated) {
+            return false;
+        }
+        while (same < want && end[-(ptrdiff_t)same - 1] == end[-(ptrdiff_t)(same - size) - 1]) {
+            same++;
+        }
+        if (same == want) {
+            return true;
+        }
+    }
+    return false;
 }

@@ -20,6 +20,7 @@
 #define INFERD_SEQUENCE_H
 
 #include "kv_cache.h"
+#include "sampler_state.h"
 #include "speculation.h"
 #include "stop_matcher.h"
 
@@ -61,8 +62,11 @@ struct sequence {
     bool looked_up;       /* it was admitted once: n_cached stands */
     size_t n_cached;      /* prompt tokens that were found at the first admission */
 
-    struct sampling sampling; /* its logit_bias is owned */
-    uint64_t seed;            /* the request's, or a random one */
+    struct sampling sampling;     /* what its pointers point to is owned, but allowed_ids: see `allowed` */
+    uint64_t *allowed;            /* a bit for each id of the vocabulary, owned; NULL = all */
+    struct sampler_state sampler; /* for the next token */
+    uint32_t repetition_max_size, repetition_min_size, repetition_min_count;
+    uint64_t seed; /* the request's, or a random one */
     size_t min_tokens;
     int32_t *end_ids; /* [n_end_ids], owned: the model's own first (none with ignore_eos), then the request's */
     size_t n_model_end_ids, n_end_ids;
@@ -86,12 +90,15 @@ int sequence_new(const struct engine_request *r, const struct sequence_limits *l
                  struct error *err);
 void sequence_free(struct sequence *s); /* NULL is fine; its blocks must have been released */
 
+/* Does the answer end with a pattern that came as often as repetition detection asks? */
+bool sequence_repeats(const struct sequence *s);
+
 static inline size_t sequence_n_generated(const struct sequence *s) {
     return s->n_tokens - s->n_prompt;
 }
 
-/* Are the logits after the token at `position`, computed in this step, needed: to sample from, or to tell the next one's
- * logprob? */
+/* Are the logits after the token at `position`, computed in this step, needed: to sample from, or to tell the next
+ * one's logprob? */
 static inline bool sequence_wants_logits(const struct sequence *s, size_t position) {
     size_t next = position + 1;
     if (next >= s->n_tokens) {

@@ -171,7 +171,7 @@ static int check_case(const char *folder, const cJSON *c, const char *variant) {
         printf("FAIL %s: %s\n", get(c, "name")->valuestring, err.message);
         return 1;
     }
-    if (sampler_init(&sampler, r.decoder.config.vocab_size, &err) < 0) {
+    if (sampler_init(&sampler, r.decoder.config.vocab_size, 1, &err) < 0) {
         printf("FAIL %s\n", err.message);
         runner_close(&r);
         return 1;

@@ -48,10 +48,6 @@ void engine_config_default(struct engine_config *c) {
     *c = (struct engine_config){.max_model_len = 4096, .max_sequences = 32, .max_waiting = 256};
 }
 
-void engine_sampling_default(struct sampling *s) {
-    *s = (struct sampling){.temperature = 1, .top_p = 1, .repetition_penalty = 1, .n_logprobs = -1};
-}
-
 void engine_request_default(struct engine_request *r) {
     *r = (struct engine_request){.speculative_tokens = -1, .n_prompt_logprobs = -1};
     engine_sampling_default(&r->sampling);

@@ -108,7 +108,7 @@ struct rig {
 static void rig_open(struct rig *r, const float *logits, size_t n) {
     struct error err;
     *r = (struct rig){0};
-    cr_assert_eq(sampler_init(&r->s, n, &err), 0);
+    cr_assert_eq(sampler_init(&r->s, n, 4096, &err), 0);
     engine_sampling_default(&r->p);
     r->in = (struct sample_input){.logits = logits, .sampling = &r->p};
 }
