@@ -233,6 +233,7 @@ static void merge_short(const struct bpe *b, struct bpe_scratch *s, const char *
     for (size_t i = 0; i + 1 < n; i++) {
         rank[i] = join(b, word, &sym[i], &sym[i + 1], &product[i]);
     }
+    s->steps += n; /* at most SHORT_WORD times that */
     while (n > 1) {
         size_t best = 0;
         for (size_t i = 1; i + 1 < n; i++) {
@@ -296,6 +297,7 @@ static bool push_pair(const struct bpe *b, struct bpe_scratch *s, const char *wo
     if (right < 0) {
         return true;
     }
+    s->steps++;
     struct bpe_candidate c = {.at = (uint32_t)left, .len = s->symbols[left].len + s->symbols[right].len};
     c.rank = join(b, word, &s->symbols[left], &s->symbols[right], &c.product);
     return c.rank == NO_RANK || heap_push(s, c);
@@ -316,6 +318,7 @@ static bool merge_long(const struct bpe *b, struct bpe_scratch *s, const char *w
     }
     while (s->n_heap > 0) {
         struct bpe_candidate top = s->heap[0];
+        s->steps++;
         s->heap[0] = s->heap[--s->n_heap];
         sift_down(s->heap, s->n_heap, 0);
         struct bpe_symbol *left = &s->symbols[top.at];

@@ -68,6 +68,7 @@ struct bpe_scratch {
     size_t n_symbols, cap_symbols;
     struct bpe_candidate *heap;
     size_t n_heap, cap_heap;
+    size_t steps; /* symbols and pairs looked at, for tests of growth */
 };
 void bpe_scratch_free(struct bpe_scratch *s);
 

@@ -100,7 +100,8 @@ void pre_scratch_free(struct pre_scratch *s);
 
 /*
  * Cut s->text (well-formed UTF-8, under 1 GiB), leaving the words in s->words (well-formed too, if there is no
- * PRE_FROM_ALPHABET); steps that change characters rewrite s->text. at_start: the text begins where the whole input does.
+ * PRE_FROM_ALPHABET); steps that change characters rewrite s->text. at_start: the text begins where the whole input
+ * does.
  */
 int pre_tokenize(const struct pre_tokenizer *p, struct pre_scratch *s, bool at_start, struct error *err);
 

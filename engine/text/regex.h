@@ -10,13 +10,21 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/*
+ * Of all searches of one text. A pattern whose matches each look at the whole rest of it takes the square of its
+ * length.
+ */
+#define REGEX_TIME_LIMIT_NS 2000000000u
+
 struct regex; /* immutable, usable from any thread */
 
 /* The searches of one encoding: memory that they share, and the processor time that they may take together. */
 struct regex_run {
-    void *region, *limits; /* Oniguruma's, owned; NULL before the first search */
-    uint64_t deadline;     /* of the thread's processor time; set by the first search */
-    size_t n_searches;
+    void *region, *limits;  /* Oniguruma's, owned; NULL before the first search */
+    uint64_t time_limit_ns; /* 0: REGEX_TIME_LIMIT_NS */
+    uint64_t deadline;      /* of the thread's processor time; set by the first search */
+    uint64_t checked;       /* when the deadline was looked at */
+    size_t n_searches;      /* and matches tried at one place */
 };
 void regex_run_free(struct regex_run *run);
 

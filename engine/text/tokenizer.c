@@ -68,6 +68,7 @@ struct encoding {
     struct regex_run regexes;
     struct fragments fragments, inner;
     struct tokens *out;
+    size_t n_words;
 };
 
 static void encoding_free(struct encoding *e) {
@@ -81,6 +82,7 @@ static void encoding_free(struct encoding *e) {
 }
 
 static int encode_word(struct encoding *e, const char *word, size_t len, struct error *err) {
+    e->n_words++;
     return e->t->is_unigram ? unigram_encode(&e->t->unigram, &e->unigram, word, len, e->out, err)
                             : bpe_encode(&e->t->bpe, &e->bpe, word, len, e->out, err);
 }
@@ -212,8 +214,20 @@ static int sanitize_marked(const char *bytes, size_t len, const char *trusted, s
     return text->failed || marks->failed ? error_memory(err) : 0;
 }
 
-int tokenizer_encode(const struct tokenizer *t, int32_t bos_id, const char *bytes, size_t len, const char *trusted,
-                     unsigned flags, struct tokens *out, struct error *err) {
+static struct encode_cost cost_of(const struct encoding *e) {
+    return (struct encode_cost){
+        .steps = e->n_words + e->bpe.steps + e->unigram.steps + e->regexes.n_searches,
+        .bytes = e->normalizer.text.cap + e->normalizer.spare_text.cap + e->normalizer.marks.cap +
+                 e->normalizer.spare_marks.cap + e->pre.text.cap + e->pre.spare_text.cap +
+                 (e->pre.words.cap + e->pre.spare.cap) * sizeof(struct word) +
+                 e->bpe.cap_symbols * sizeof(struct bpe_symbol) + e->bpe.cap_heap * sizeof(struct bpe_candidate) +
+                 e->unigram.cap * sizeof(struct unigram_node) +
+                 (e->fragments.cap + e->inner.cap) * sizeof(struct fragment) + e->out->cap * sizeof *e->out->ids,
+    };
+}
+
+static int encode(const struct tokenizer *t, int32_t bos_id, const char *bytes, size_t len, const char *trusted,
+                  unsigned flags, struct tokens *out, struct encode_cost *cost, struct error *err) {
     if (len > TEXT_MAX_BYTES) {
         return error_set(err, ERROR_INVALID, "the text is longer than %zu bytes", TEXT_MAX_BYTES);
     }
@@ -234,8 +248,20 @@ int tokenizer_encode(const struct tokenizer *t, int32_t bos_id, const char *byte
     if (rc < 0) {
         out->n = before; /* untouched on failure */
     }
+    *cost = cost_of(&e);
     encoding_free(&e);
     buf_free(&text);
     buf_free(&marks);
     return rc;
+}
+
+int tokenizer_encode(const struct tokenizer *t, int32_t bos_id, const char *bytes, size_t len, const char *trusted,
+                     unsigned flags, struct tokens *out, struct error *err) {
+    struct encode_cost cost;
+    return encode(t, bos_id, bytes, len, trusted, flags, out, &cost, err);
+}
+
+int tokenizer_encode_counting(const struct tokenizer *t, const char *bytes, size_t len, unsigned flags,
+                              struct tokens *out, struct encode_cost *cost, struct error *err) {
+    return encode(t, -1, bytes, len, NULL, flags, out, cost, err);
 }

@@ -69,6 +69,14 @@ void tokenizer_free(struct tokenizer *t);
 int tokenizer_encode(const struct tokenizer *t, int32_t bos_id, const char *bytes, size_t len, const char *trusted,
                      unsigned flags, struct tokens *out, struct error *err);
 
+/* What an encoding took, for tests of growth: the same on every machine. */
+struct encode_cost {
+    size_t steps; /* words, symbols, pairs, trie steps, regex searches */
+    size_t bytes; /* working memory */
+};
+int tokenizer_encode_counting(const struct tokenizer *t, const char *bytes, size_t len, unsigned flags,
+                              struct tokens *out, struct encode_cost *cost, struct error *err);
+
 int tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t n, bool skip_special, struct buf *out,
                      struct error *err);
 

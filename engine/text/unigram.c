@@ -38,7 +38,9 @@ static void offer(struct unigram_node *end, double score, size_t start, int32_t 
     }
 }
 
-static void find_paths(const struct unigram *u, struct unigram_node *nodes, const char *text, size_t len) {
+/* Returns how many steps in the trie it took. */
+static size_t find_paths(const struct unigram *u, struct unigram_node *nodes, const char *text, size_t len) {
+    size_t steps = 0;
     for (size_t i = 0; i <= len; i++) {
         nodes[i].start = UINT32_MAX;
     }
@@ -48,6 +50,7 @@ static void find_paths(const struct unigram *u, struct unigram_node *nodes, cons
         bool covered = false;
         uint32_t node = 0;
         for (size_t j = i; j < len && (node = trie_step(&u->trie, node, (unsigned char)text[j])) != 0; j++) {
+            steps++;
             if (u->trie.value[node]) {
                 int32_t id = (int32_t)u->trie.value[node] - 1;
                 offer(&nodes[j + 1], nodes[i].score + u->scores[id], i, id);
@@ -58,6 +61,7 @@ static void find_paths(const struct unigram *u, struct unigram_node *nodes, cons
             offer(&nodes[i + n], nodes[i].score + u->unknown_score, i, u->unknown_id);
         }
     }
+    return steps;
 }
 
 /* The token of this text, -1 if none. */
@@ -122,7 +126,7 @@ int unigram_encode(const struct unigram *u, struct unigram_scratch *s, const cha
         s->nodes = nodes;
         s->cap = len + 1;
     }
-    find_paths(u, s->nodes, text, len);
+    s->steps += find_paths(u, s->nodes, text, len);
     size_t first = out->n;
     if (push_path(u, s->nodes, text, len, out, err) < 0) {
         return -1;

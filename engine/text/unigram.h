@@ -31,6 +31,7 @@ struct unigram_node {
 struct unigram_scratch {
     struct unigram_node *nodes;
     size_t cap;
+    size_t steps; /* bytes of tokens tried, for tests of growth */
 };
 
 /* Append the ids of text[0..len), well-formed UTF-8 of less than 1 GiB. O(len * longest token). */

@@ -180,7 +180,8 @@ static uint64_t next_random(uint64_t *state) {
 
 static void try_random(const struct text *t, char *text, struct worst *w) {
     static const uint32_t ranges[][2] = {{0x20, 0x7f}, {'a', 'z' + 1}, {0x300, 0x370}, {0x4e00, 0xa000}, {0, 0xd800}};
-    static const char *const names[] = {"random ASCII", "random letters", "random marks", "random Chinese", "random BMP"};
+    static const char *const names[] = {"random ASCII", "random letters", "random marks", "random Chinese",
+                                        "random BMP"};
     uint64_t state = 1;
     for (size_t i = 0; i < sizeof ranges / sizeof ranges[0]; i++) {
         size_t len = 0;
@@ -206,10 +207,46 @@ static void escape(const char *s, char name[64]) {
 }
 
 static const char *const strings[] = {
-    "  ", "\r\n", "a ", " a", "ab", "aA", "'s", "a'", "e\xcc\x81", "\xe0\xa4\x95\xe0\xa5\x8d", "0a", "a\n", "\n ",
-    "\xf0\x9f\x91\xa9\xe2\x80\x8d", "\xf0\x9f\x8f\xbd", "\xf0\x9f\x87\xa9", "\xef\xb7\xba", "\xce\x90", "\xff", "\xe4\xbd",
-    "\xf0\x9f", "<|", "<s", "<|im_start", "<|end", "</s", "<s>", "<|endoftext|>", "<|im_start|>", "<|eot_id|>", "[INST]",
-    " \xe2\x96\x81", "\xe2\x96\x81", "abcdefghijklmnopqrstuvwxyz", "the quick ", "\xc2\xa0", "\xe3\x80\x80", "{\"a\":", "==", "0123456789",
+    "  ",
+    "\r\n",
+    "a ",
+    " a",
+    "ab",
+    "aA",
+    "'s",
+    "a'",
+    "e\xcc\x81",
+    "\xe0\xa4\x95\xe0\xa5\x8d",
+    "0a",
+    "a\n",
+    "\n ",
+    "\xf0\x9f\x91\xa9\xe2\x80\x8d",
+    "\xf0\x9f\x8f\xbd",
+    "\xf0\x9f\x87\xa9",
+    "\xef\xb7\xba",
+    "\xce\x90",
+    "\xff",
+    "\xe4\xbd",
+    "\xf0\x9f",
+    "<|",
+    "<s",
+    "<|im_start",
+    "<|end",
+    "</s",
+    "<s>",
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|eot_id|>",
+    "[INST]",
+    " \xe2\x96\x81",
+    "\xe2\x96\x81",
+    "abcdefghijklmnopqrstuvwxyz",
+    "the quick ",
+    "\xc2\xa0",
+    "\xe3\x80\x80",
+    "{\"a\":",
+    "==",
+    "0123456789",
 };
 
 static int hostile(const char *model, uint32_t step) {

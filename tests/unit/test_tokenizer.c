@@ -3,7 +3,6 @@
 #include "text_cases.h"
 
 #include <math.h>
-#include <time.h>
 
 static struct error err;
 
@@ -600,25 +599,32 @@ Test(tokenizer, broken_utf8_is_the_replacement_character) {
     text_free(t);
 }
 
-/* A quadratic merge would take hours for a million equal characters. */
-static void expect_fast(const struct text *t, const char *unit) {
-    size_t len = strlen(unit), n = 1000000 / len * len;
-    char *text = malloc(n);
+static struct encode_cost cost_of_run(const struct text *t, const char *unit, size_t n) {
+    size_t len = strlen(unit);
+    char *text = malloc(n * len);
     struct tokens ids = {0};
-    struct timespec start, end;
-    for (size_t i = 0; i < n; i += len) {
-        memcpy(text + i, unit, len);
+    struct encode_cost cost;
+    for (size_t i = 0; i < n; i++) {
+        memcpy(text + i * len, unit, len);
     }
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &start);
-    cr_assert_eq(text_encode(t, text, n, 0, &ids, &err), 0, "%s", err.message);
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &end);
-    cr_expect_lt(end.tv_sec - start.tv_sec, 20, "'%s' took too long", unit);
+    cr_assert_eq(tokenizer_encode_counting(t->tokenizer, text, n * len, 0, &ids, &cost, &err), 0, "%s", err.message);
     cr_expect_gt(ids.n, 0);
     tokens_free(&ids);
     free(text);
+    return cost;
 }
 
-Test(tokenizer, long_runs_take_no_longer_than_text) {
+/* Counted, not timed: a quadratic merge would take hours for a million equal characters. */
+static void expect_linear(const struct text *t, const char *unit) {
+    size_t n = 30000 / strlen(unit), bytes = n * strlen(unit);
+    struct encode_cost once = cost_of_run(t, unit, n), twice = cost_of_run(t, unit, 2 * n);
+    cr_expect_leq(once.steps, 12 * bytes, "'%s': %zu steps for %zu bytes", unit, once.steps, bytes);
+    cr_expect_leq(twice.steps, once.steps * 2 + once.steps / 10 + 100, "'%s': %zu steps, %zu for twice the length",
+                  unit, once.steps, twice.steps);
+    cr_expect_leq(twice.bytes, 150 * 2 * bytes, "'%s': %zu bytes of memory for %zu", unit, twice.bytes, 2 * bytes);
+}
+
+Test(tokenizer, long_runs_take_no_more_than_text) {
     static const char *const units[] = {"a",  " ",    "1", "\n", "!", "ab", "\xc3\xa9", "\xe4\xb8\xad",
                                         "a ", "\r\n", "A", "'"};
     static const char *const kinds[] = {"gpt-2", "llama-bpe", "tekken", "deepseek-llm", "deepseek-v3", "default"};
@@ -632,7 +638,7 @@ Test(tokenizer, long_runs_take_no_longer_than_text) {
     for (size_t k = 0; k <= sizeof kinds / sizeof kinds[0]; k++) {
         struct text *t = open_small(&s);
         for (size_t i = 0; i < sizeof units / sizeof units[0]; i++) {
-            expect_fast(t, units[i]);
+            expect_linear(t, units[i]);
         }
         text_free(t);
         if (k < sizeof kinds / sizeof kinds[0]) {
@@ -642,6 +648,49 @@ Test(tokenizer, long_runs_take_no_longer_than_text) {
             add(&s, "aa", VOCAB_NORMAL, 0);
         }
     }
+}
+
+/* ---- the regex engine ---- */
+
+static int find(const char *pattern, const char *text, size_t len, uint64_t time_limit_ns, size_t *start, size_t *end) {
+    struct regex *r;
+    struct regex_run run = {.time_limit_ns = time_limit_ns};
+    cr_assert_eq(regex_new(pattern, strlen(pattern), &r, &err), 0, "%s", err.message);
+    int found = regex_find(r, &run, text, len, 0, start, end, &err);
+    regex_run_free(&run);
+    regex_free(r);
+    return found;
+}
+
+/* Long texts are searched otherwise than short ones. */
+Test(tokenizer, regexes_find_matches_anywhere) {
+    char text[6000];
+    size_t start, end;
+    for (size_t n = 1; n < 5500; n += n < 4000 ? 97 : 1) {
+        memset(text, 'x', n);
+        memcpy(text + n, "\xc3\xa9zzzzb", 7);
+        cr_assert_eq(find("(?<=x)\xc3\xa9z+b", text, n + 7, 0, &start, &end), 1, "%zu", n);
+        cr_assert(start == n && end == n + 7, "%zu", n);
+        cr_assert_eq(find("y|\\z", text, n + 7, 0, &start, &end), 1);
+        cr_assert(start == n + 7 && end == start, "%zu", n);
+        cr_assert_eq(find("y", text, n + 7, 0, &start, &end), 0);
+    }
+}
+
+Test(tokenizer, regexes_stop_at_their_limits) {
+    size_t n = 500000, start, end;
+    char *text = malloc(n);
+    memset(text, 'a', n);
+    cr_expect_eq(find("(a+)+$", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab", 42, 0, &start, &end), -1);
+    cr_expect(err.code == ERROR_INVALID && strstr(err.message, "retry"), "%s", err.message);
+    cr_expect_eq(find("(?:a|b)*c", text, n, 20000000, &start, &end), -1); /* none match, each looks at all the rest */
+    cr_expect(err.code == ERROR_INVALID && strstr(err.message, "too long"), "%s", err.message);
+    cr_expect_eq(find("a(?=.*b)", text, n, 20000000, &start, &end), -1);
+    cr_expect(err.code == ERROR_INVALID && strstr(err.message, "too long"), "%s", err.message);
+    struct regex *r;
+    cr_expect_eq(regex_new("\\Ga", 3, &r, &err), -1);
+    cr_expect(err.code == ERROR_MODEL && strstr(err.message, "\\G"), "%s", err.message);
+    free(text);
 }
 
 /* ---- tokenizer.json: what is refused, and the odd parts ---- */
@@ -685,7 +734,8 @@ Test(tokenizer, unknown_components_are_named) {
         {"{" MODEL "," FUSE ",\"post_processor\":{\"type\":\"Odd\"}}", "post_processor: the type 'Odd'"},
         {"{" MODEL "," FUSE ",\"post_processor\":{\"type\":\"BertProcessing\",\"cls\":[\"a\",9],\"sep\":[\"b\",1]}}",
          "id 9"},
-        {"{" MODEL "," FUSE ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"Sequence\":{\"id\":\"A\"}},{"
+        {"{" MODEL "," FUSE
+         ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"Sequence\":{\"id\":\"A\"}},{"
          "\"Sequence\":{\"id\":\"A\"}}]}}",
          "'single'"},
         {"{" MODEL "," FUSE
