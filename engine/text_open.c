@@ -4,9 +4,11 @@
  */
 #include "base/file_map.h"
 #include "model_file/model_file.h"
+#include "text/chat_families.h"
 #include "text/text_impl.h"
 
 #include <cjson/cJSON.h>
+#include <dirent.h>
 #include <inferd/json.h>
 #include <limits.h>
 #include <stdio.h>
@@ -178,6 +180,42 @@ static int copy_piece(const struct text *t, int32_t id, char **out, struct error
     return *out ? 0 : error_memory(err);
 }
 
+static int read_template(const struct model_file *f, const char *key, const char *name, struct text *t,
+                         struct error *err) {
+    struct meta_string source;
+    if (!model_file_get_string(f, key, &source) || source.len == 0) {
+        return 0;
+    }
+    return text_add_chat_template(t, name, source.data, source.len, err);
+}
+
+/* "tokenizer.chat_template", and under it the others, whose names are in "tokenizer.chat_templates". */
+static int read_templates(const struct model_file *f, struct text *t, struct error *err) {
+    enum meta_type type;
+    struct meta_string name;
+    size_t n = 0;
+    char key[128], copy[64];
+    if (read_template(f, "tokenizer.chat_template", "default", t, err) < 0 ||
+        read_template(f, "tokenizer.chat_template.tool_use", "tool_use", t, err) < 0) {
+        return -1;
+    }
+    if (!model_file_get_array(f, "tokenizer.chat_templates", &type, &n) || type != META_STRING) {
+        return 0;
+    }
+    for (size_t i = 0; i < n; i++) {
+        if (!model_file_array_string(f, "tokenizer.chat_templates", i, &name) || name.len >= sizeof copy ||
+            memchr(name.data, '\0', name.len)) {
+            return error_set(err, ERROR_MODEL, "tokenizer.chat_templates: element %zu is not a name", i);
+        }
+        snprintf(copy, sizeof copy, "%.*s", (int)name.len, name.data);
+        snprintf(key, sizeof key, "tokenizer.chat_template.%s", copy);
+        if (read_template(f, key, copy, t, err) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
 static int open_gguf(const struct model_file *f, struct text *t, struct error *err) {
     struct gguf_vocab v = {0};
     int rc = read_vocab(f, &v, err);
@@ -199,11 +237,7 @@ static int open_gguf(const struct model_file *f, struct text *t, struct error *e
     if (copy_piece(t, t->bos_id, &t->bos_text, err) < 0 || copy_piece(t, eos_id, &t->eos_text, err) < 0) {
         return -1;
     }
-    struct meta_string source;
-    if (model_file_get_string(f, "tokenizer.chat_template", &source) && source.len > 0) {
-        return text_set_chat_template(t, source.data, source.len, err);
-    }
-    return 0;
+    return read_templates(f, t, err);
 }
 
 /* ---- tokenizer.json and what lies beside it ---- */
@@ -254,31 +288,41 @@ static int32_t id_of_name(const struct text *t, const char *name) {
     return name ? tokenizer_find(t->tokenizer, name, strlen(name)) : -1;
 }
 
-/* "chat_template": a text, or a list of {"name", "template"}; "default" is the one for chats. */
-static const char *template_of(const cJSON *config) {
+static int add_template(struct text *t, const char *name, const cJSON *source, struct error *err) {
+    return name && cJSON_IsString(source)
+               ? text_add_chat_template(t, name, source->valuestring, strlen(source->valuestring), err)
+               : 0;
+}
+
+/* "chat_template": a text, a list of {"name", "template"}, or an object of them by name. */
+static int use_templates(struct text *t, const cJSON *config, struct error *err) {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(config, "chat_template"), *entry;
-    if (!cJSON_IsArray(item)) {
-        return cJSON_IsString(item) ? item->valuestring : NULL;
+    if (!item || cJSON_IsNull(item)) {
+        return 0;
+    }
+    text_drop_chat_templates(t);
+    if (cJSON_IsString(item)) {
+        return add_template(t, "default", item, err);
     }
     cJSON_ArrayForEach(entry, item) {
-        const cJSON *name = cJSON_GetObjectItemCaseSensitive(entry, "name");
-        const cJSON *source = cJSON_GetObjectItemCaseSensitive(entry, "template");
-        if (cJSON_IsString(name) && strcmp(name->valuestring, "default") == 0 && cJSON_IsString(source)) {
-            return source->valuestring;
+        bool named = cJSON_IsArray(item);
+        const char *name = named ? cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(entry, "name"))
+                                 : entry->string;
+        if (add_template(t, name, named ? cJSON_GetObjectItemCaseSensitive(entry, "template") : entry, err) < 0) {
+            return -1;
         }
     }
-    return NULL;
+    return 0;
 }
 
 static int use_tokenizer_config(struct text *t, const cJSON *config, struct error *err) {
-    const char *bos = token_name(config, "bos_token"), *eos = token_name(config, "eos_token"),
-               *source = template_of(config);
+    const char *bos = token_name(config, "bos_token"), *eos = token_name(config, "eos_token");
     t->bos_id = id_of_name(t, bos);
     text_add_eos(t, id_of_name(t, eos));
     if ((bos && copy_text(bos, &t->bos_text, err) < 0) || (eos && copy_text(eos, &t->eos_text, err) < 0)) {
         return -1;
     }
-    return source ? text_set_chat_template(t, source, strlen(source), err) : 0;
+    return use_templates(t, config, err);
 }
 
 /* "bos_token_id", and "eos_token_id": a number or a list. */
@@ -300,18 +344,64 @@ static int use_ids(struct text *t, const cJSON *config, struct error *err) {
     return 0;
 }
 
-static int use_template_file(struct text *t, const char *folder, struct error *err) {
-    char path[PATH_MAX];
+static int add_template_file(struct text *t, const char *name, const char *path, struct error *err) {
     struct file_map map;
-    if (snprintf(path, sizeof path, "%s/chat_template.jinja", folder) >= (int)sizeof path || access(path, F_OK) != 0) {
-        return 0;
-    }
     if (file_map_open(path, &map, err) < 0) {
         return -1;
     }
-    int rc = text_set_chat_template(t, map.data ? (const char *)map.data : "", map.size, err);
+    int rc = text_add_chat_template(t, name, map.data ? (const char *)map.data : "", map.size, err);
     file_map_close(&map);
     return rc < 0 ? error_prefix(err, "%s", path) : 0;
+}
+
+#define TEMPLATE_SUFFIX ".jinja"
+
+/* The template's name when a file of additional_chat_templates/ is one. */
+static bool template_name(const char *file, char name[NAME_MAX + 1]) {
+    size_t len = strlen(file), suffix = strlen(TEMPLATE_SUFFIX);
+    if (len <= suffix || strcmp(file + len - suffix, TEMPLATE_SUFFIX) != 0) {
+        return false;
+    }
+    snprintf(name, NAME_MAX + 1, "%.*s", (int)(len - suffix), file);
+    return true;
+}
+
+static int use_more_templates(struct text *t, const char *folder, bool *dropped, struct error *err) {
+    char path[PATH_MAX], name[NAME_MAX + 1];
+    int rc = snprintf(path, sizeof path, "%s/additional_chat_templates", folder) < (int)sizeof path ? 0 : -1;
+    DIR *dir = rc == 0 ? opendir(path) : NULL;
+    for (struct dirent *e; dir && rc == 0 && (e = readdir(dir));) {
+        if (!template_name(e->d_name, name)) {
+            continue;
+        }
+        if (snprintf(path, sizeof path, "%s/additional_chat_templates/%s", folder, e->d_name) >= (int)sizeof path) {
+            rc = error_set(err, ERROR_MODEL, "the path is too long");
+            break;
+        }
+        if (!*dropped) {
+            text_drop_chat_templates(t);
+            *dropped = true;
+        }
+        rc = add_template_file(t, name, path, err);
+    }
+    if (dir) {
+        closedir(dir);
+    }
+    return dir ? rc : 0;
+}
+
+/* Files of their own take the place of what the JSON files say. */
+static int use_template_files(struct text *t, const char *folder, struct error *err) {
+    char path[PATH_MAX];
+    bool dropped = false;
+    if (snprintf(path, sizeof path, "%s/chat_template.jinja", folder) < (int)sizeof path && access(path, F_OK) == 0) {
+        text_drop_chat_templates(t);
+        dropped = true;
+        if (add_template_file(t, "default", path, err) < 0) {
+            return -1;
+        }
+    }
+    return use_more_templates(t, folder, &dropped, err);
 }
 
 static int use_json_files(struct text *t, const char *folder, struct error *err) {
@@ -320,7 +410,7 @@ static int use_json_files(struct text *t, const char *folder, struct error *err)
         int (*use)(struct text *t, const cJSON *json, struct error *err);
     } files[] = {
         {"tokenizer_config.json", use_tokenizer_config},
-        {"chat_template.json", NULL},
+        {"chat_template.json", use_templates},
         {"generation_config.json", use_ids},
         {"config.json", use_ids},
     };
@@ -329,16 +419,13 @@ static int use_json_files(struct text *t, const char *folder, struct error *err)
         if (read_json(folder, files[i].name, &json, err) < 0) {
             return -1;
         }
-        const char *source = json && !files[i].use ? template_of(json) : NULL;
-        int rc = json && files[i].use ? files[i].use(t, json, err)
-                 : source             ? text_set_chat_template(t, source, strlen(source), err)
-                                      : 0;
+        int rc = json ? files[i].use(t, json, err) : 0;
         cJSON_Delete(json);
         if (rc < 0) {
             return error_prefix(err, "%s/%s", folder, files[i].name);
         }
     }
-    return use_template_file(t, folder, err);
+    return use_template_files(t, folder, err);
 }
 
 static int open_tokenizer_json(const char *path, struct text *t, struct error *err) {
@@ -415,4 +502,36 @@ int text_open(const char *path, struct text **out, struct error *err) {
     }
     *out = t;
     return 0;
+}
+
+/* ---- the operator's choice ---- */
+
+static int choose_own(struct text *t, const struct chat_template *own, struct error *err) {
+    char *source = strdup(own->source);
+    int rc = source ? text_set_chat_template(t, source, strlen(source), err) : error_memory(err);
+    free(source);
+    return rc;
+}
+
+int text_choose_chat_template(struct text *t, const char *choice, struct error *err) {
+    const struct chat_template *own = text_find_chat_template(t, choice);
+    const char *family = chat_family_template(choice);
+    if (own) {
+        return choose_own(t, own, err);
+    }
+    if (family) {
+        return text_set_chat_template(t, family, strlen(family), err);
+    }
+    if (access(choice, F_OK) != 0) {
+        return error_set_param(err, ERROR_MODEL, "chat_template",
+                               "chat_template: %.200s is no file, no template of the model and no family (%s)", choice,
+                               text_chat_families());
+    }
+    struct file_map map;
+    if (file_map_open(choice, &map, err) < 0) {
+        return -1;
+    }
+    int rc = text_set_chat_template(t, map.data ? (const char *)map.data : "", map.size, err);
+    file_map_close(&map);
+    return rc < 0 ? error_prefix(err, "%s", choice) : 0;
 }

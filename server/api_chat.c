@@ -15,6 +15,10 @@ static int render(const struct text *text, const struct request_params *p, struc
     const struct chat_request chat = {
         .messages_json = p->messages,
         .messages_len = p->messages_len,
+        .tools_json = p->tools_hidden ? NULL : p->tools,
+        .tools_len = p->tools_len,
+        .documents_json = p->documents,
+        .documents_len = p->documents_len,
         .kwargs_json = p->template_kwargs,
         .kwargs_len = p->template_kwargs_len,
         .add_generation_prompt = p->add_generation_prompt,
@@ -23,7 +27,9 @@ static int render(const struct text *text, const struct request_params *p, struc
     };
     if (!text_has_chat_template(text)) {
         return error_set_param(err, ERROR_UNSUPPORTED, "messages",
-                               "the model has no chat template; /v1/completions can be used");
+                               "the model has no chat template: /v1/completions can be used, or the setting "
+                               "chat_template gives it one (%s, or a file)",
+                               text_chat_families());
     }
     int rc = text_render_chat(text, &chat, out, err);
     if (rc && err->code == ERROR_INVALID && !err->param[0]) {

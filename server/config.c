@@ -9,7 +9,12 @@
 
 static const struct setting rows[] = {
     {AT(model), SETTING_STRING, .initial = "", .value = "PATH", .alias = "m", .group = "Model",
-     .flags = SETTING_ENGINE | SETTING_MODEL, .help = "a .gguf file, or a folder with safetensors and tokenizer.json"},
+     .flags = SETTING_ENGINE | SETTING_MODEL | SETTING_TEXT, .help = "a .gguf file, or a folder with safetensors and tokenizer.json"},
+    {AT(chat_template), SETTING_STRING, .initial = "", .value = "TEMPLATE", .group = "Model",
+     .flags = SETTING_ENGINE | SETTING_TEXT,
+     .help = "chat template to use in place of the model's own: a file in Jinja, the name of one of the model's own, or "
+             "of a family: alpaca, chatml, command-r, deepseek-llm, gemma, llama-2, llama-3, mistral, phi-3, solar, "
+             "vicuna, zephyr"},
     {AT(served_model_name), SETTING_STRING, .initial = "", .value = "NAME", .group = "Model",
      .help = "name that clients use for the model; empty: its file or folder name"},
     {AT(max_model_len), SETTING_INT, .initial = "0", .min = 0, .max = 16777216, .alias = "ctx", .group = "Model",
@@ -249,6 +254,7 @@ void config_print(const struct config *c, struct buf *out) {
 void config_engine(const struct config *c, struct engine_config *out) {
     engine_config_default(out);
     out->model = c->model;
+    out->chat_template = c->chat_template[0] ? c->chat_template : NULL;
     out->device = c->device;
     out->cpu_variant = strcmp(c->cpu_variant, "auto") == 0 ? NULL : c->cpu_variant;
     out->kv_dtype = c->kv_dtype;

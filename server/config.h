@@ -21,6 +21,7 @@ struct config {
 
     /* model */
     char *model;             /* path; "" only before config_check */
+    char *chat_template;     /* a file, or the name of a template; "" = the model's own */
     char *served_model_name; /* "" = the model's file or folder name without .gguf */
 
     /* listening */

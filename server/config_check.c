@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inferd/text.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -66,9 +67,18 @@ int config_check_model(const struct config *c, struct error *err) {
     return check_readable(c->model, "model", err);
 }
 
+/* A word may also be the name of one of the model's own templates, which only the model knows. */
+static int config_check_chat_template(const struct config *c, struct error *err) {
+    bool is_path = strchr(c->chat_template, '/') || strstr(c->chat_template, ".jinja");
+    return is_path && !text_is_chat_family(c->chat_template) ? check_readable(c->chat_template, "chat_template", err) : 0;
+}
+
 int config_check(const struct config *c, struct error *err) {
     struct api_keys keys;
     if (config_check_model(c, err) != 0) {
+        return -1;
+    }
+    if (config_check_chat_template(c, err) != 0) {
         return -1;
     }
     if (!host_is_address(c->host)) {

@@ -41,8 +41,8 @@ struct field {
 };
 
 static field_fn parse_model, parse_messages, parse_prompt, parse_tokens, parse_seed, parse_n, parse_stop,
-    parse_stop_ids, parse_logit_bias, parse_stream_options, parse_response_format, parse_tools, parse_tool_choice,
-    parse_modalities, parse_template_kwargs, parse_request_id, parse_only_true, parse_cache_salt;
+    parse_stop_ids, parse_logit_bias, parse_stream_options, parse_response_format, parse_tools, parse_documents,
+    parse_tool_choice, parse_modalities, parse_template_kwargs, parse_request_id, parse_only_true, parse_cache_salt;
 
 #define GENERATE (IN_CHAT | IN_COMPLETIONS)
 #define RENDER (IN_CHAT | IN_TOKENIZE)
@@ -100,6 +100,7 @@ static const struct field fields[] = {
 
     {"response_format", GENERATE, CUSTOM, .parse = parse_response_format},
     {"tools", RENDER, CUSTOM, .parse = parse_tools},
+    {"documents", RENDER, CUSTOM, .parse = parse_documents},
     {"tool_choice", IN_CHAT, CUSTOM, .parse = parse_tool_choice},
     {"modalities", IN_CHAT, CUSTOM, .parse = parse_modalities},
 
@@ -108,7 +109,7 @@ static const struct field fields[] = {
     {"service_tier", GENERATE, NO_EFFECT},
     {"safety_identifier", GENERATE, NO_EFFECT},
     {"prompt_cache_key", GENERATE, NO_EFFECT},
-    {"parallel_tool_calls", IN_CHAT, NO_EFFECT}, /* there are no tool calls */
+    {"parallel_tool_calls", IN_CHAT, NO_EFFECT}, /* calls come as text, as many as the model writes */
 
     {"store", GENERATE, UNSUPPORTED},
     {"functions", IN_CHAT, UNSUPPORTED},
@@ -121,7 +122,6 @@ static const struct field fields[] = {
     {"suffix", IN_COMPLETIONS, UNSUPPORTED},
     {"best_of", IN_COMPLETIONS, UNSUPPORTED},
     {"chat_template", RENDER, UNSUPPORTED}, /* a client's template never runs */
-    {"documents", RENDER, UNSUPPORTED},
     {"thinking_token_budget", GENERATE, UNSUPPORTED},
     {"structured_outputs", GENERATE, UNSUPPORTED},
     {"guided_json", GENERATE, UNSUPPORTED},
@@ -503,20 +503,74 @@ static int parse_response_format(struct parse *ps, const struct field *f, const 
     return bad(err, "response_format.type", "must be text, json_object or json_schema");
 }
 
-static int parse_tools(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
-    (void)ps;
-    if (!cJSON_IsArray(value) || cJSON_GetArraySize(value) == 0) {
-        return bad(err, f->name, "must be a list that is not empty");
-    }
-    return unsupported(err, f->name);
+/* The raw text of a field that the template gets as it stands. */
+static int keep_raw(const struct parse *ps, const struct field *f, const char **raw, size_t *len, struct error *err) {
+    return json_member(ps->body, ps->len, f->name, raw, len)
+               ? 0
+               : error_set(err, ERROR_INTERNAL, "The field %s could not be read", f->name);
 }
 
-/* Without tools, "none" and "auto" both mean what happens anyway. */
+/* {"type": "function", "function": {"name": …}} */
+static int check_tool(const cJSON *tool, size_t index, struct error *err) {
+    char param[64];
+    const cJSON *type = cJSON_IsObject(tool) ? cJSON_GetObjectItemCaseSensitive(tool, "type") : NULL;
+    snprintf(param, sizeof param, "tools[%zu]", index);
+    if (!cJSON_IsObject(tool)) {
+        return bad(err, param, "must be an object");
+    }
+    snprintf(param, sizeof param, "tools[%zu].type", index);
+    if (!cJSON_IsString(type)) {
+        return bad(err, param, "must be a string");
+    }
+    if (strcmp(type->valuestring, "function") != 0) {
+        return unsupported(err, param);
+    }
+    const cJSON *function = cJSON_GetObjectItemCaseSensitive(tool, "function");
+    const cJSON *name = cJSON_IsObject(function) ? cJSON_GetObjectItemCaseSensitive(function, "name") : NULL;
+    snprintf(param, sizeof param, "tools[%zu].function.name", index);
+    if (!cJSON_IsString(name) || !name->valuestring[0]) {
+        return bad(err, param, "must be a string that is not empty");
+    }
+    const cJSON *parameters = cJSON_GetObjectItemCaseSensitive(function, "parameters");
+    snprintf(param, sizeof param, "tools[%zu].function.parameters", index);
+    return !parameters || cJSON_IsNull(parameters) || cJSON_IsObject(parameters) ? 0
+                                                                                 : bad(err, param, "must be an object");
+}
+
+/* Tools reach the template. What the model makes of them comes as text: there is no parser for calls. */
+static int parse_tools(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
+    if (!cJSON_IsArray(value) || !value->child) {
+        return bad(err, f->name, "must be a list that is not empty");
+    }
+    size_t i = 0;
+    const cJSON *tool;
+    cJSON_ArrayForEach(tool, value) {
+        if (check_tool(tool, i++, err)) {
+            return -1;
+        }
+    }
+    return keep_raw(ps, f, &ps->p->tools, &ps->p->tools_len, err);
+}
+
+static int parse_documents(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
+    if (!cJSON_IsArray(value)) {
+        return bad(err, f->name, "must be a list");
+    }
+    const cJSON *document;
+    cJSON_ArrayForEach(document, value) {
+        if (!cJSON_IsObject(document)) {
+            return bad(err, f->name, "must be a list of objects");
+        }
+    }
+    return keep_raw(ps, f, &ps->p->documents, &ps->p->documents_len, err);
+}
+
+/* "auto" leaves the model free, and "none" is heeded by leaving the tools out; a forced call needs a grammar. */
 static int parse_tool_choice(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
-    (void)ps;
     if (cJSON_IsString(value)) {
         const char *s = value->valuestring;
-        if (strcmp(s, "none") == 0 || strcmp(s, "auto") == 0) {
+        ps->p->tools_hidden = strcmp(s, "none") == 0;
+        if (ps->p->tools_hidden || strcmp(s, "auto") == 0) {
             return 0;
         }
         return strcmp(s, "required") == 0 ? unsupported(err, f->name)
@@ -539,28 +593,28 @@ static int parse_modalities(struct parse *ps, const struct field *f, const cJSON
     return 0;
 }
 
-/* Only switches that templates are written for: nothing that changes what the template does with untrusted text. */
+/*
+ * Further variables of the template: values of any kind, whose bytes count as the client's like those of a message. The
+ * names of what the server itself hands over stay its own, and a template is not a value.
+ */
 static int parse_template_kwargs(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
-    static const char *const allowed[] = {"enable_thinking", "thinking", "preserve_thinking", "reasoning_effort"};
+    static const char *const own[] = {
+        "messages",  "tools", "documents", "add_generation_prompt", "continue_final_message", "bos_token", "eos_token",
+        "chat_template", "tokenize", "raise_exception", "strftime_now", "namespace", "range", "dict", "loop", "caller",
+        "varargs", "kwargs", "self", "cycler", "joiner", "lipsum",
+    };
     if (!cJSON_IsObject(value)) {
         return bad(err, f->name, "must be an object");
     }
     const cJSON *v;
     cJSON_ArrayForEach(v, value) {
-        bool known = false;
-        for (size_t i = 0; i < sizeof allowed / sizeof allowed[0]; i++) {
-            known = known || strcmp(v->string, allowed[i]) == 0;
-        }
-        if (!known || cJSON_IsArray(v) || cJSON_IsObject(v)) {
-            return error_set_param(err, ERROR_UNSUPPORTED, f->name,
-                                   "chat_template_kwargs may have enable_thinking, thinking, preserve_thinking and "
-                                   "reasoning_effort only, with plain values");
+        for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) {
+            if (strcmp(v->string, own[i]) == 0) {
+                return error_set_param(err, ERROR_UNSUPPORTED, f->name, "chat_template_kwargs cannot set %s", own[i]);
+            }
         }
     }
-    if (!json_member(ps->body, ps->len, f->name, &ps->p->template_kwargs, &ps->p->template_kwargs_len)) {
-        return bad(err, f->name, "must be an object");
-    }
-    return 0;
+    return keep_raw(ps, f, &ps->p->template_kwargs, &ps->p->template_kwargs_len, err);
 }
 
 /* ---- prompts and messages ------------------------------------------------------------------------------------ */
@@ -837,7 +891,7 @@ void params_drop_input(struct request_params *p) {
     free(p->prompts);
     p->prompts = NULL;
     p->n_prompts = 0;
-    p->messages = p->template_kwargs = NULL;
+    p->messages = p->tools = p->documents = p->template_kwargs = NULL;
     for (cJSON *v = p->tree ? p->tree->child : NULL, *next; v; v = next) {
         next = v->next;
         if (cJSON_IsObject(p->tree) && !is_borrowed(v)) {

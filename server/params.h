@@ -46,6 +46,9 @@ struct request_params {
     /* what to continue */
     const char *messages; /* raw JSON array, borrowed from the body; NULL if absent */
     size_t messages_len;
+    const char *tools, *documents; /* raw JSON arrays, borrowed from the body; NULL if absent */
+    size_t tools_len, documents_len;
+    bool tools_hidden; /* tool_choice none: the template gets no tools */
     const char *template_kwargs; /* raw JSON object, borrowed from the body; NULL if absent */
     size_t template_kwargs_len;
     struct prompt_input *prompts; /* [n_prompts], owned */

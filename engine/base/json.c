@@ -480,6 +480,31 @@ bool json_raw_int(const char *text, size_t len, int64_t *out) {
     return true;
 }
 
+bool json_raw_string(const char *text, size_t len, struct buf *out) {
+    static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
+    if (len < 2 || text[0] != '"' || text[len - 1] != '"') {
+        return false;
+    }
+    for (size_t i = 1; i < len - 1; i++) {
+        const char *escape;
+        if (text[i] != '\\') {
+            buf_putc(out, text[i]);
+        } else if ((escape = memchr(from, text[++i], sizeof from - 1))) {
+            buf_putc(out, to[escape - from]);
+        } else {
+            char utf8[4];
+            uint32_t c = (uint32_t)hex4(text + i + 1);
+            i += 4;
+            if (c >= 0xd800 && c < 0xdc00) { /* the scanner saw to it that the other half follows */
+                c = 0x10000 + ((c - 0xd800) << 10) + ((uint32_t)hex4(text + i + 3) - 0xdc00);
+                i += 6;
+            }
+            buf_append(out, utf8, utf8_encode(c, utf8));
+        }
+    }
+    return true;
+}
+
 /* ---- the tree ---- */
 
 /* A copy of checked text in which numbers too long for cJSON are written as the shortest of the same double. */

@@ -1,5 +1,6 @@
 #include "text/chat_json.h"
 
+#include <inferd/json.h>
 #include <string.h>
 
 /* ---- a cursor over checked JSON text ---- */
@@ -156,6 +157,40 @@ int chat_json_wrap_strings(struct span messages, struct buf *out, struct error *
     }
     copy_rest(out, messages, copied);
     return out->failed ? error_memory(err) : 0;
+}
+
+/* The arguments of one tool call, when they are a string. */
+static bool argument_text(struct span call, struct span *text) {
+    struct span function;
+    return member(call, "\"function\"", &function) && member(function, "\"arguments\"", text) &&
+           begins_with(*text, '"');
+}
+
+int chat_json_decode_arguments(struct span messages, struct buf *out, struct error *err) {
+    struct span message, calls, call, text;
+    struct buf decoded = BUF_INIT;
+    size_t copied = 0;
+    for (size_t at = 0; next(messages, &at, NULL, &message);) {
+        if (!member(message, "\"tool_calls\"", &calls)) {
+            continue;
+        }
+        for (size_t in = 0; begins_with(calls, '[') && next(calls, &in, NULL, &call);) {
+            struct error ignored;
+            buf_reset(&decoded);
+            if (!argument_text(call, &text) || !json_raw_string(text.data, text.len, &decoded) || decoded.len == 0 ||
+                decoded.data[skip_space((struct span){decoded.data, decoded.len}, 0)] != '{' ||
+                json_check(decoded.data, decoded.len, NULL, &ignored) < 0) {
+                continue;
+            }
+            copy_until(out, messages, &copied, text.data);
+            buf_append(out, decoded.data, decoded.len);
+            copied += text.len;
+        }
+    }
+    copy_rest(out, messages, copied);
+    bool failed = out->failed || decoded.failed;
+    buf_free(&decoded);
+    return failed ? error_memory(err) : 0;
 }
 
 /* Where a message's text ends: the closing quote of its content, or of its last text part. */

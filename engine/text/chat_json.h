@@ -16,6 +16,12 @@ int chat_json_join_parts(struct span messages, struct buf *out, struct error *er
 /* The other way: content that is a string becomes a list of one text part. */
 int chat_json_wrap_strings(struct span messages, struct buf *out, struct error *err);
 
+/*
+ * Arguments of tool calls that are the text of a JSON object become that object, as transformers' templates expect it;
+ * other texts stay.
+ */
+int chat_json_decode_arguments(struct span messages, struct buf *out, struct error *err);
+
 /* Write `tag` (plain letters) behind the text of the final message. ERROR_INVALID if it has none. */
 int chat_json_tag_final(struct span messages, const char *tag, struct buf *out, struct error *err);
 

@@ -1,4 +1,3 @@
-#include "text/jinja/jinja.h"
 #include "text/text_impl.h"
 
 #include <stdlib.h>
@@ -7,8 +6,7 @@
 void text_free(struct text *t) {
     if (t) {
         tokenizer_free(t->tokenizer);
-        free(t->chat_template);
-        jinja_free(t->chat);
+        text_drop_chat_templates(t);
         free(t->bos_text);
         free(t->eos_text);
         free(t);
@@ -30,14 +28,6 @@ const int32_t *text_eos_ids(const struct text *t, size_t *n) {
 
 bool text_adds_bos(const struct text *t) {
     return t->bos_id >= 0 && t->tokenizer->n_prefix > 0 && t->tokenizer->prefix[0] == t->bos_id;
-}
-
-bool text_has_chat_template(const struct text *t) {
-    return t->chat_template != NULL;
-}
-
-const char *text_chat_template(const struct text *t) {
-    return t->chat_template;
 }
 
 void text_add_eos(struct text *t, int64_t id) {

@@ -19,6 +19,7 @@ struct engine;
 
 struct engine_config {
     const char *model;          /* path */
+    const char *chat_template;  /* for text_choose_chat_template; NULL = the model's own */
     const char *device;         /* "auto", "cpu" */
     const char *cpu_variant;    /* NULL = best */
     const char *kv_dtype;       /* "f16", "bf16" */

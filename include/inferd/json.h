@@ -6,6 +6,7 @@
 #ifndef INFERD_JSON_H
 #define INFERD_JSON_H
 
+#include <inferd/buf.h>
 #include <inferd/error.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -42,6 +43,12 @@ bool json_member(const char *text, size_t len, const char *key, const char **sta
 
 /* A JSON integer (digits only, no fraction or exponent) from raw text, false if not one or out of int64. */
 bool json_raw_int(const char *text, size_t len, int64_t *out);
+
+/*
+ * Append what a JSON string (raw text with its quotes, already checked) says, as UTF-8; \u0000 is a NUL byte, which a
+ * cJSON tree would cut the string at. False if the raw text is no string.
+ */
+bool json_raw_string(const char *text, size_t len, struct buf *out);
 
 /*
  * Typed getters: object[key] must have the type and, for numbers, lie in [min, max]. A missing key, or null,

@@ -26,13 +26,23 @@ int32_t text_bos_id(const struct text *t);                /* -1 if none */
 const int32_t *text_eos_ids(const struct text *t, size_t *n); /* all end ids: EOS, EOT, generation_config's list */
 bool text_adds_bos(const struct text *t);                 /* does add_special put BOS first */
 bool text_has_chat_template(const struct text *t);
-const char *text_chat_template(const struct text *t);     /* the source, NUL-terminated, NULL if none */
+const char *text_chat_template(const struct text *t);     /* the source of the usual one, NUL-terminated, NULL if none */
 
 /*
  * Give the model this chat template in place of its own; before `t` is shared. ERROR_MODEL if it does not compile (the
  * one before stays).
  */
 int text_set_chat_template(struct text *t, const char *source, size_t len, struct error *err);
+
+/*
+ * The same by a word of the operator: the name of one of the model's own templates, of a built-in family
+ * (text_chat_families), or else a file. ERROR_MODEL if it is none of them.
+ */
+int text_choose_chat_template(struct text *t, const char *choice, struct error *err);
+
+/* The names of the built-in families, parted by spaces. */
+const char *text_chat_families(void);
+bool text_is_chat_family(const char *name);
 
 /* A growable array of token ids. */
 struct tokens {
@@ -129,14 +139,20 @@ struct chat_request {
     size_t kwargs_len;
     bool add_generation_prompt;
     bool continue_final_message;
-    int64_t now; /* Unix time for strftime_now */
+    bool verbatim; /* the messages reach the template exactly as they are, as the reference libraries hand them over */
+    int64_t now;   /* Unix time for strftime_now */
 };
 
 /*
  * Render the chat template. A template that refuses (raise_exception), runs out of its budget of steps,
- * output or time, or meets a type error gives ERROR_INVALID with the template's message. Content given as
- * a list of {"type":"text"} parts is joined to a string (by line ends, as vLLM and llama.cpp do) for templates that
- * expect strings. continue_final_message leaves the text of the final message open at its end, whatever the template
+ * output or time, or meets a type error gives ERROR_INVALID with the template's message.
+ *
+ * Unless `verbatim`, what clients of the OpenAI API send is brought into the form that the template reads. Content given
+ * as a list of {"type":"text"} parts is joined to a string (by line ends, as vLLM and llama.cpp do) for templates that
+ * expect strings, and the other way round. Arguments of tool calls, which the API has as JSON text, become objects for
+ * templates that cannot take the text. Tools or documents for a template that never looks at them are ERROR_UNSUPPORTED.
+ *
+ * Chats with tools use the model's template named "tool_use" if it has one. continue_final_message leaves the text of the final message open at its end, whatever the template
  * would put behind it; not together with add_generation_prompt. Nothing is appended on failure.
  */
 int text_render_chat(const struct text *t, const struct chat_request *r, struct marked_text *out, struct error *err);

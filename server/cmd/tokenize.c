@@ -1,8 +1,10 @@
 /* `inferd tokenize`: text to tokens and back, chats to prompts, one by one or by the line for scripts. */
 #include "cmd/cmd.h"
+#include "cmd/token_spans.h"
+#include "cmd/tokenize.h"
 
-#include <cjson/cJSON.h>
-#include <inferd/clock.h>
+#include <fcntl.h>
+#include <errno.h>
 #include <inferd/json.h>
 #include <inferd/text.h>
 #include <stdio.h>
@@ -11,12 +13,6 @@
 #include <unistd.h>
 
 #define MAX_INPUT ((size_t)256 << 20)
-
-struct tokenize_options {
-    bool ids, count, json, jsonl, chat;
-    bool add_special, parse_special, skip_special;
-    char *decode;
-};
 
 #define AT(field) .offset = offsetof(struct tokenize_options, field), .name = #field
 
@@ -32,17 +28,22 @@ static const struct setting rows[] = {
      .help = "print the text of these ids, parted by commas or spaces"},
     {AT(skip_special), SETTING_BOOL, .initial = "false", .group = "Other ways",
      .help = "with --decode: leave special tokens out of the text"},
-    {AT(chat), SETTING_BOOL, .initial = "false", .group = "Other ways",
-     .help = "the input is a JSON array of chat messages, or an object with messages, tools, chat_template_kwargs, "
-             "add_generation_prompt; print the prompt that the model gets and its ids"},
+    {AT(chat), SETTING_STRING, .initial = "", .value = "FILE", .group = "Other ways",
+     .help = "show the prompt that a conversation becomes, and its tokens; the file (- for standard input) holds a JSON "
+             "array of messages, or an object with messages, tools, documents, chat_template_kwargs, "
+             "add_generation_prompt, continue_final_message"},
     {AT(jsonl), SETTING_BOOL, .initial = "false", .group = "Other ways",
-     .help = "for scripts: each line of input is an object with text, with ids, or with messages, each line of output "
-             "the object with ids, with text, or with prompt and ids"},
+     .help = "for scripts: a JSON object a line, in and out: text gives ids and ids_special (with what --add-special "
+             "adds), ids give text, messages (taken exactly as they are) give prompt and ids; a line that fails gives "
+             "error, and the exit code is 1"},
+    {AT(render_jsonl), SETTING_BOOL, .initial = "false", .group = "Other ways",
+     .help = "the same with --chat-template FILE and no model: messages, tools, documents, add_generation_prompt, kwargs, "
+             "bos_token, eos_token, now give rendered, or error where the template refuses"},
 };
 
 /* --- answers as JSON ----------------------------------------------------------------------------------------- */
 
-static void put_ids(struct buf *out, const struct tokens *ids, const char *between) {
+void tokenize_put_ids(struct buf *out, const struct tokens *ids, const char *between) {
     for (size_t i = 0; i < ids->n; i++) {
         buf_printf(out, "%s%d", i ? between : "", (int)ids->ids[i]);
     }
@@ -57,7 +58,8 @@ static void put_token_texts(struct buf *out, const struct text *t, const struct 
     }
 }
 
-static void put_json(struct buf *out, const struct text *t, const struct buf *prompt, const struct tokens *ids) {
+static void put_json(struct buf *out, const struct text *t, const struct buf *prompt, const struct tokens *ids,
+                     const struct token_span *spans) {
     buf_puts(out, "{");
     if (prompt) {
         buf_puts(out, "\"prompt\": ");
@@ -65,39 +67,55 @@ static void put_json(struct buf *out, const struct text *t, const struct buf *pr
         buf_puts(out, ", ");
     }
     buf_printf(out, "\"count\": %zu, \"ids\": [", ids->n);
-    put_ids(out, ids, ", ");
+    tokenize_put_ids(out, ids, ", ");
     buf_puts(out, "], \"tokens\": [");
     put_token_texts(out, t, ids);
+    buf_puts(out, "], \"spans\": [");
+    for (size_t i = 0; i < ids->n; i++) {
+        buf_printf(out, "%s[%zu, %zu]", i ? ", " : "", spans[i].start, spans[i].end);
+    }
     buf_puts(out, "]}\n");
 }
 
-static void put_table(struct buf *out, const struct text *t, const struct tokens *ids) {
+/* id, the bytes of the text that it stands for (from, and to behind the last), the token's own bytes */
+static void put_table(struct buf *out, const struct text *t, const struct tokens *ids, const struct token_span *spans) {
     for (size_t i = 0; i < ids->n; i++) {
         size_t len;
         const char *bytes = text_token_bytes(t, ids->ids[i], &len);
-        buf_printf(out, "%8d  ", (int)ids->ids[i]);
+        buf_printf(out, "%8d %7zu..%-7zu ", (int)ids->ids[i], spans[i].start, spans[i].end);
         buf_json_string(out, bytes, len);
         buf_puts(out, text_token_is_special(t, ids->ids[i]) ? "  special\n" : "\n");
     }
     buf_printf(out, "%zu token%s\n", ids->n, ids->n == 1 ? "" : "s");
 }
 
-static void put_tokens(struct buf *out, const struct tokenize_options *o, const struct text *t,
-                       const struct buf *prompt, const struct tokens *ids) {
-    if (o->json) {
-        put_json(out, t, prompt, ids);
-    } else if (o->count) {
+/* The tokens of bytes[0..len); prompt: those bytes, where the user did not write them himself. */
+static int put_tokens(struct buf *out, const struct tokenize_options *o, const struct text *t, const char *bytes,
+                      size_t len, const struct buf *prompt, const struct tokens *ids, struct error *err) {
+    struct token_span *spans = NULL;
+    if (!o->json && o->count) {
         buf_printf(out, "%zu\n", ids->n);
-    } else if (o->ids) {
-        put_ids(out, ids, " ");
+        return 0;
+    }
+    if (!o->json && o->ids) {
+        tokenize_put_ids(out, ids, " ");
         buf_putc(out, '\n');
+        return 0;
+    }
+    if (token_spans(t, bytes, len, ids, &spans, err) != 0) {
+        return -1;
+    }
+    if (o->json) {
+        put_json(out, t, prompt, ids, spans);
     } else {
         if (prompt) {
             buf_append(out, prompt->data, prompt->len);
             buf_puts(out, "\n");
         }
-        put_table(out, t, ids);
+        put_table(out, t, ids, spans);
     }
+    free(spans);
+    return 0;
 }
 
 /* --- the work ------------------------------------------------------------------------------------------------ */
@@ -106,61 +124,20 @@ static unsigned encode_flags(const struct tokenize_options *o) {
     return (o->add_special ? TEXT_ADD_SPECIAL : 0u) | (o->parse_special ? TEXT_PARSE_SPECIAL : 0u);
 }
 
-/* An optional member of the object, whose value must begin with one of `first`; null counts as absent. */
-static int get_raw(const char *json, size_t len, const char *key, const char *first, const char **raw, size_t *raw_len,
-                   struct error *err) {
-    const char *value;
-    size_t value_len;
-    if (!json_member(json, len, key, &value, &value_len) || value[0] == 'n') {
-        return 0;
-    }
-    if (!strchr(first, value[0])) {
-        return error_set_param(err, ERROR_INVALID, key, "%s has the wrong type", key);
-    }
-    *raw = value;
-    *raw_len = value_len;
-    return 0;
-}
-
-/* Render a chat: json[0..len) passed json_check and is the array of messages or an object around it. */
-static int render_chat(const struct text *t, const char *json, size_t len, struct marked_text *prompt,
-                       struct error *err) {
-    struct chat_request r = {.messages_json = json, .messages_len = len};
-    const char *generate = "t", *proceed = "f", *now = NULL;
-    size_t n;
-    r.now = clock_unix_time();
-    if (json[strspn(json, " \t\r\n")] == '{') {
-        r.messages_json = NULL;
-        if (get_raw(json, len, "messages", "[", &r.messages_json, &r.messages_len, err) != 0 ||
-            get_raw(json, len, "tools", "[", &r.tools_json, &r.tools_len, err) != 0 ||
-            get_raw(json, len, "chat_template_kwargs", "{", &r.kwargs_json, &r.kwargs_len, err) != 0 ||
-            get_raw(json, len, "add_generation_prompt", "tf", &generate, &n, err) != 0 ||
-            get_raw(json, len, "continue_final_message", "tf", &proceed, &n, err) != 0 ||
-            get_raw(json, len, "now", "-0123456789", &now, &n, err) != 0) {
-            return -1;
-        }
-        if (!r.messages_json) {
-            return error_set_param(err, ERROR_INVALID, "messages", "the object has no messages");
-        }
-        if (now && !json_raw_int(now, n, &r.now)) {
-            return error_set_param(err, ERROR_INVALID, "now", "now must be a Unix time in seconds");
-        }
-    }
-    r.add_generation_prompt = generate[0] == 't';
-    r.continue_final_message = proceed[0] == 't';
-    return text_render_chat(t, &r, prompt, err);
-}
-
 static int answer_chat(const struct tokenize_options *o, const struct text *t, const char *json, size_t len,
                        struct buf *out, struct error *err) {
     struct marked_text prompt = {0};
     struct tokens ids = {0};
-    int r = render_chat(t, json, len, &prompt, err);
-    if (r == 0) {
-        r = text_encode_marked(t, &prompt, 0, &ids, err);
+    struct chat_request request;
+    int r = tokenize_read_chat(json, len, &request, err);
+    if (r == 0 && !request.messages_json) {
+        r = error_set_param(err, ERROR_INVALID, "messages", "the object has no messages");
     }
+    r = r == 0 ? text_render_chat(t, &request, &prompt, err) : r;
+    r = r == 0 ? text_encode_marked(t, &prompt, 0, &ids, err) : r;
     if (r == 0) {
-        put_tokens(out, o, t, &prompt.bytes, &ids);
+        const struct buf *text = &prompt.bytes;
+        r = put_tokens(out, o, t, text->data ? text->data : "", text->len, text, &ids, err);
     }
     marked_text_free(&prompt);
     tokens_free(&ids);
@@ -171,9 +148,7 @@ static int answer_text(const struct tokenize_options *o, const struct text *t, c
                        struct buf *out, struct error *err) {
     struct tokens ids = {0};
     int r = text_encode(t, bytes, len, encode_flags(o), &ids, err);
-    if (r == 0) {
-        put_tokens(out, o, t, NULL, &ids);
-    }
+    r = r == 0 ? put_tokens(out, o, t, bytes, len, NULL, &ids, err) : r;
     tokens_free(&ids);
     return r;
 }
@@ -197,7 +172,7 @@ static int answer_ids(const struct tokenize_options *o, const struct text *t, co
     return r;
 }
 
-static int push_id(const struct text *t, double id, struct tokens *ids, struct error *err) {
+int tokenize_push_id(const struct text *t, double id, struct tokens *ids, struct error *err) {
     size_t n = text_vocab_size(t);
     if (!(id >= 0 && id < (double)n) || id != (double)(int32_t)id) {
         return error_set_param(err, ERROR_INVALID, "ids", "an id must be an integer from 0 to %zu", n - 1);
@@ -212,7 +187,7 @@ static int parse_ids(const struct text *t, const char *list, struct tokens *ids,
         if (len == 0) {
             return error_set_param(err, ERROR_INVALID, "ids", "ids must be integers parted by commas or spaces");
         }
-        if (push_id(t, len < 16 ? strtod(p, NULL) : -1, ids, err) != 0) {
+        if (tokenize_push_id(t, len < 16 ? strtod(p, NULL) : -1, ids, err) != 0) {
             return -1;
         }
         p += len;
@@ -221,79 +196,25 @@ static int parse_ids(const struct text *t, const char *list, struct tokens *ids,
     return 0;
 }
 
-/* --- lines of JSON ------------------------------------------------------------------------------------------- */
-
-static int answer_object(const struct tokenize_options *o, const struct text *t, const cJSON *object, const char *json,
-                         size_t len, struct buf *out, struct error *err) {
-    struct tokenize_options own = *o;
-    const char *text = NULL;
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(object, "ids");
-    own.json = true;
-    if (json_get_bool(object, "add_special", &own.add_special, err) != 0 ||
-        json_get_bool(object, "parse_special", &own.parse_special, err) != 0 ||
-        json_get_bool(object, "skip_special", &own.skip_special, err) != 0 ||
-        json_get_string(object, "text", &text, err) != 0) {
-        return -1;
-    }
-    if (text) {
-        return answer_text(&own, t, text, strlen(text), out, err);
-    }
-    if (cJSON_GetObjectItemCaseSensitive(object, "messages")) {
-        return answer_chat(&own, t, json, len, out, err);
-    }
-    if (!cJSON_IsArray(list)) {
-        return error_set(err, ERROR_INVALID, "the line must be an object with text, ids or messages");
-    }
-    struct tokens ids = {0};
-    const cJSON *id;
-    int r = 0;
-    cJSON_ArrayForEach(id, list) {
-        r = r == 0 ? push_id(t, cJSON_IsNumber(id) ? id->valuedouble : -1, &ids, err) : r;
-    }
-    r = r == 0 ? answer_ids(&own, t, &ids, out, err) : r;
-    tokens_free(&ids);
-    return r;
-}
-
-/* One line in, one line out: a line that fails gives {"error": ...}, and the exit code tells at the end. */
-static int answer_lines(const struct tokenize_options *o, const struct text *t, FILE *in, struct error *err) {
-    char *line = NULL;
-    size_t cap = 0, failures = 0;
-    ssize_t n;
-    struct buf out = BUF_INIT;
-    while ((n = getline(&line, &cap, in)) >= 0) {
-        cJSON *object = NULL;
-        struct error line_err;
-        buf_reset(&out);
-        if (json_parse(line, (size_t)n, NULL, &object, &line_err) != 0 ||
-            answer_object(o, t, object, line, (size_t)n, &out, &line_err) != 0) {
-            failures++;
-            buf_reset(&out);
-            buf_puts(&out, "{\"error\": ");
-            buf_json_string(&out, line_err.message, strlen(line_err.message));
-            buf_puts(&out, "}\n");
-        }
-        cJSON_Delete(object);
-        if (out.failed) {
-            break;
-        }
-        fwrite(out.data, 1, out.len, stdout);
-        fflush(stdout); /* a script may wait for the answer before it sends the next line */
-    }
-    bool out_of_memory = out.failed;
-    free(line);
-    buf_free(&out);
-    if (out_of_memory) {
-        return error_memory(err);
-    }
-    return failures ? error_set(err, ERROR_IO, "%zu line%s failed", failures, failures == 1 ? "" : "s") : 0;
-}
-
 /* --- the command --------------------------------------------------------------------------------------------- */
 
+/* A whole file; "-" is standard input. */
+static int read_file(const char *path, struct buf *input, struct error *err) {
+    if (strcmp(path, "-") == 0) {
+        return cmd_read_all(STDIN_FILENO, MAX_INPUT, input, err);
+    }
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        return error_set(err, ERROR_IO, "%.300s: %s", path, strerror(errno));
+    }
+    int r = cmd_read_all(fd, MAX_INPUT, input, err);
+    close(fd);
+    return r < 0 ? error_prefix(err, "%.300s", path) : 0;
+}
+
 /* The operand, or all of standard input when it is "-" or when there is none. */
-static int read_input(const struct command_line *line, const struct options *flags, struct buf *input,
-                      struct error *err) {
+static int read_operand(const struct command_line *line, const struct options *flags, struct buf *input,
+                        struct error *err) {
     if (flags->n_operands > 0 && strcmp(flags->operands[0], "-") != 0) {
         buf_puts(input, flags->operands[0]);
         return input->failed ? error_memory(err) : 0;
@@ -304,11 +225,20 @@ static int read_input(const struct command_line *line, const struct options *fla
     return cmd_read_all(STDIN_FILENO, MAX_INPUT, input, err);
 }
 
+static int read_input(const struct command_line *line, const struct tokenize_options *o, const struct options *flags,
+                      struct buf *input, struct error *err) {
+    if (o->chat[0]) {
+        return read_file(o->chat, input, err);
+    }
+    return o->decode[0] && strcmp(o->decode, "-") != 0 ? 0 : read_operand(line, flags, input, err);
+}
+
 static int answer(const struct tokenize_options *o, const struct text *t, const struct buf *input, struct buf *out,
                   struct error *err) {
+    const struct json_limits limits = {.allow_nul = true};
     const char *bytes = input->data ? input->data : "";
-    if (o->chat) {
-        return json_check(bytes, input->len, NULL, err) != 0 ? -1 : answer_chat(o, t, bytes, input->len, out, err);
+    if (o->chat[0]) {
+        return json_check(bytes, input->len, &limits, err) != 0 ? -1 : answer_chat(o, t, bytes, input->len, out, err);
     }
     if (o->decode[0]) {
         struct tokens ids = {0};
@@ -320,17 +250,36 @@ static int answer(const struct tokenize_options *o, const struct text *t, const 
     return answer_text(o, t, bytes, input->len, out, err);
 }
 
+static int open_text(const struct config *c, struct text **out, struct error *err) {
+    if (config_check_model(c, err) != 0 || text_open(c->model, out, err) != 0) {
+        return -1;
+    }
+    return c->chat_template[0] ? text_choose_chat_template(*out, c->chat_template, err) : 0;
+}
+
+static int render_lines(const struct config *c, struct error *err) {
+    struct buf source = BUF_INIT;
+    if (!c->chat_template[0]) {
+        return error_set(err, ERROR_INVALID, "--render-jsonl wants --chat-template FILE");
+    }
+    int r = read_file(c->chat_template, &source, err);
+    r = r == 0 ? tokenize_render_lines(source.data ? source.data : "", source.len, stdin, err) : r;
+    buf_free(&source);
+    return r;
+}
+
 static int tokenize(const struct command_line *line, const struct tokenize_options *o,
                     const struct command_state *state, struct error *err) {
     struct text *t = NULL;
     struct buf input = BUF_INIT, out = BUF_INIT;
-    int r = config_check_model(&state->config, err);
-    r = r == 0 ? text_open(state->config.model, &t, err) : r;
+    if (o->render_jsonl) {
+        return render_lines(&state->config, err);
+    }
+    int r = open_text(&state->config, &t, err);
     if (r == 0 && o->jsonl) {
-        r = answer_lines(o, t, stdin, err);
+        r = tokenize_lines(o, t, stdin, err);
     } else if (r == 0) {
-        bool needs_input = !o->decode[0] || strcmp(o->decode, "-") == 0;
-        r = needs_input ? read_input(line, &state->flags, &input, err) : 0;
+        r = read_input(line, o, &state->flags, &input, err);
         r = r == 0 ? answer(o, t, &input, &out, err) : r;
         r = r == 0 && out.failed ? error_memory(err) : r;
         if (r == 0 && out.len > 0) {
@@ -347,15 +296,18 @@ int cmd_tokenize(int argc, char **argv) {
     struct tokenize_options o;
     const struct command_line line = {
         .help = {.usage = "inferd tokenize --model MODEL [TEXT | -] [options]",
-                 .about = "Show how a model cuts a text into tokens: the text given, or standard input.",
+                 .about = "Show how a model cuts a text into tokens: the text given, or standard input. A line for each token: "
+                          "its id, which bytes of the text it stands for, its own bytes.",
                  .examples =
                      "  inferd tokenize -m model.gguf \"Hello, world\"\n"
                      "  inferd tokenize -m model.gguf --count < book.txt\n"
                      "  inferd tokenize -m model.gguf --decode 1,2,3\n"
-                     "  echo '[{\"role\": \"user\", \"content\": \"Hi\"}]' | inferd tokenize -m model.gguf --chat\n"},
+                     "  echo '[{\"role\": \"user\", \"content\": \"Hi\"}]' | inferd tokenize -m model.gguf --chat -\n"
+                     "  inferd tokenize -m model.gguf --jsonl < lines.jsonl\n"
+                     "  inferd tokenize --chat-template chat.jinja --render-jsonl < conversations.jsonl\n"},
         .own = {rows, sizeof rows / sizeof rows[0]},
         .own_values = &o,
-        .config_only = SETTING_MODEL,
+        .config_only = SETTING_TEXT,
         .max_operands = 1,
     };
     struct command_state state;

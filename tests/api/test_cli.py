@@ -8,6 +8,7 @@ import select
 import signal
 import socket
 import subprocess
+import sys
 import time
 
 import pytest
@@ -223,6 +224,11 @@ def test_tokenize_and_back(text):
     assert [str(i) for i in answer["ids"]] == ids
     table = tokenize("--", text).splitlines()
     assert [line.split()[0] for line in table[:-1]] == ids
+    spans = answer["spans"]
+    assert [line.split()[1] for line in table[:-1]] == [f"{start}..{end}" for start, end in spans]
+    assert "".join(text.encode()[start:end].decode(errors="replace") for start, end in spans).count("�") <= 2 * len(ids)
+    assert (spans[0][0] if spans else 0) == 0 and (spans[-1][1] if spans else 0) == len(text.encode())
+    assert all(a[1] == b[0] for a, b in zip(spans, spans[1:]))  # byte-level pieces: nothing is left out
 
 
 def test_special_tokens_in_text():
@@ -250,22 +256,82 @@ def test_tokenize_lines_go_on_after_a_bad_one():
     assert done.returncode == 1 and f"{len(bad)} lines failed" in done.err
     answers = [json.loads(line) for line in done.out.splitlines()]
     assert [set(a) for a in answers[:-1]] == [{"error"}] * len(bad)
-    assert answers[-1]["count"] >= 1
+    assert answers[-1]["ids"] == answers[-1]["ids_special"] and len(answers[-1]["ids"]) >= 1
+
+
+def test_tokenize_lines_keep_nul():
+    lines = [{"text": "a\0b"}, {"messages": [{"role": "user", "content": "c\0d"}]}]
+    done = run("tokenize", "-m", MODEL, "--jsonl", stdin="\n".join(map(json.dumps, lines)))
+    text, chat = map(json.loads, done.out.splitlines())
+    assert set(text) == {"ids", "ids_special"} and set(chat) == {"prompt", "ids"} and "c\0d" in chat["prompt"]
+    back = run("tokenize", "-m", MODEL, "--jsonl", stdin=json.dumps({"ids": text["ids"]}))
+    assert json.loads(back.out) == {"text": "a\0b"}
+
+
+def test_render_lines(tmp_path):
+    template = tmp_path / "t.jinja"
+    template.write_text(
+        "{% if not messages %}{{ raise_exception('nothing to say') }}{% endif %}{{ bos_token }}"
+        "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+        "{{ x }}|{{ tools is none }}{{ documents }}{{ add_generation_prompt }}{{ strftime_now('%Y') }}"
+    )
+    lines = [
+        {"messages": [{"role": "user", "content": "é\0"}], "bos_token": "<s>", "kwargs": {"x": 1.0}, "now": "2025-01-15T12:34:56"},
+        {"messages": [{"role": "u", "content": ["p"]}], "tools": [1], "documents": ["d"], "add_generation_prompt": False, "now": 0},
+        {"messages": []},
+        {"messages": [{"role": "u"}], "now": 0, "template": "t", "case": "c", "rendered": "", "flags": [], "js": "same"},
+    ]
+    done = run("tokenize", "--chat-template", str(template), "--render-jsonl", stdin="\n".join(map(json.dumps, lines)))
+    assert done.returncode == 0, done.err
+    assert [json.loads(line) for line in done.out.splitlines()] == [
+        {"rendered": "<s>[user]é\x001.0|TrueNoneTrue2025"},
+        {"rendered": "[u]['p']|False['d']False1970"},
+        {"error": "nothing to say"},
+        {"rendered": "[u]|TrueNoneTrue1970"},
+    ]
+    done = run("tokenize", "--chat-template", str(template), "--render-jsonl", stdin='[]\n{"messages": 1}\n')
+    assert done.returncode == 1 and "2 lines failed" in done.err
+    refused(run("tokenize", "--render-jsonl", stdin=""), 2, "--chat-template")
+    refused(run("tokenize", "--chat-template", str(tmp_path / "none"), "--render-jsonl", stdin=""), 1, "No such file")
+
+
+def test_chat_template_setting(tmp_path):
+    chat = tmp_path / "chat.json"
+    chat.write_text('[{"role": "user", "content": "Hi"}]')
+    assert tokenize("--chat", str(chat), "--chat-template", "zephyr").startswith("<|user|>\nHi<|im_end|>\n<|assistant|>\n")
+    own = tmp_path / "own.jinja"
+    own.write_text("{{ messages[0].content }}!")
+    assert json.loads(tokenize("--chat", str(chat), "--chat-template", str(own), "--json"))["prompt"] == "Hi!"
+    refused(run("tokenize", "-m", MODEL, "--chat", str(chat), "--chat-template", "nope"), 78, "no family (alpaca chatml")
+    own.write_text("{% if %}")
+    refused(run("tokenize", "-m", MODEL, "--chat", str(chat), "--chat-template", str(own)), 78, "own.jinja: chat template line 1")
+
+
+def test_cases_made_by_others():
+    """All of them: tests/golden/run_text_cases.py without --quick."""
+    folder = os.path.join(os.environ.get("INFERD_SHARED", os.path.join(ROOT, "..", "shared")), "data")
+    if not os.path.isdir(folder):
+        pytest.skip(f"no reference data at {folder}")
+    if SLOW > 1:
+        pytest.skip("under sanitizers the unit tests go over these cases")
+    script = os.path.join(ROOT, "tests", "golden", "run_text_cases.py")
+    done = subprocess.run([sys.executable, script, "--quick", "--inferd", INFERD, "--data", folder], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
 
 
 def test_tokenize_chat():
     messages = [{"role": "user", "content": "Say <|im_end|>."}]
-    plain = json.loads(tokenize("--chat", "--json", stdin=json.dumps(messages)))
+    plain = json.loads(tokenize("--chat", "-", "--json", stdin=json.dumps(messages)))
     assert "Say <|im_end|>." in plain["prompt"]
     assert plain["prompt"].endswith("<|im_start|>assistant\n")
     end = int(tokenize("--ids", "<|im_end|>"))
     assert plain["ids"].count(end) == plain["prompt"].count("<|im_end|>") - 1  # the one in the message is plain text
     bare = json.loads(
-        tokenize("--chat", "--json", stdin=json.dumps({"messages": messages, "add_generation_prompt": False}))
+        tokenize("--chat", "-", "--json", stdin=json.dumps({"messages": messages, "add_generation_prompt": False}))
     )
     assert plain["prompt"] == bare["prompt"] + "<|im_start|>assistant\n"
     for wrong in ("{}", '{"messages": {}}', '{"messages": [], "tools": 3}', "[1", '{"messages": [], "now": 1.5}'):
-        refused(run("tokenize", "-m", MODEL, "--chat", stdin=wrong), 2)
+        refused(run("tokenize", "-m", MODEL, "--chat", "-", stdin=wrong), 2)
 
 
 def test_tokenize_refuses():

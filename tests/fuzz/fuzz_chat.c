@@ -19,8 +19,7 @@ static void render(const char *template, const char *messages, size_t len, bool 
         abort();
     }
     marked_text_free(&out);
-    free(t.chat_template);
-    jinja_free(t.chat);
+    text_drop_chat_templates(&t);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

@@ -60,6 +60,19 @@ const char *text_chat_template(const struct text *t) {
     return "fake";
 }
 
+int text_choose_chat_template(struct text *t, const char *choice, struct error *err) {
+    (void)t;
+    return error_set_param(err, ERROR_MODEL, "chat_template", "%s is none", choice);
+}
+
+const char *text_chat_families(void) {
+    return "fake";
+}
+
+bool text_is_chat_family(const char *name) {
+    return strcmp(name, "fake") == 0;
+}
+
 void tokens_free(struct tokens *t) {
     free(t->ids);
     *t = (struct tokens){0};
@@ -138,6 +151,17 @@ int text_decode(const struct text *t, const int32_t *ids, size_t n, bool skip_sp
         }
     }
     return out->failed ? error_memory(err) : 0;
+}
+
+int text_decode_cleaned(const struct text *t, const int32_t *ids, size_t n, bool skip_special, struct buf *out,
+                        struct error *err) {
+    return text_decode(t, ids, n, skip_special, out, err);
+}
+
+int text_render_template(const char *source, size_t len, const char *bos_token, const char *eos_token,
+                         const struct chat_request *r, struct marked_text *out, struct error *err) {
+    (void)source, (void)len, (void)bos_token, (void)eos_token, (void)r, (void)out;
+    return error_set(err, ERROR_UNSUPPORTED, "not here");
 }
 
 static void add(struct marked_text *out, const char *s, bool trusted) {

@@ -413,3 +413,28 @@ Test(json, getters) {
     cr_expect_eq(json_get_string(t, "i", &s, &err), -1);
     cJSON_Delete(t);
 }
+
+Test(json, raw_strings) {
+    static const struct {
+        const char *raw, *want;
+        size_t len;
+    } cases[] = {
+        {"\"\"", "", 0},
+        {"\"a\\\"\\\\\\/\\b\\f\\n\\r\\t\\u00e9\"", "a\"\\/\b\f\n\r\t\xc3\xa9", 11},
+        {"\"\\u0000x\"", "\0x", 2},
+        {"\"\\ud83d\\ude00\xc3\xa9\\uFFFF\"", "\xf0\x9f\x98\x80\xc3\xa9\xef\xbf\xbf", 9},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct buf out = BUF_INIT;
+        buf_putc(&out, '<');
+        cr_expect(json_raw_string(cases[i].raw, strlen(cases[i].raw), &out), "%s", cases[i].raw);
+        cr_expect_eq(out.len, cases[i].len + 1, "%s", cases[i].raw);
+        cr_expect_eq(memcmp(out.data + 1, cases[i].want, cases[i].len), 0, "%s", cases[i].raw);
+        buf_free(&out);
+    }
+    struct buf out = BUF_INIT;
+    cr_expect_not(json_raw_string("1", 1, &out));
+    cr_expect_not(json_raw_string("\"", 1, &out));
+    cr_expect_not(json_raw_string("[\"a\"]", 5, &out));
+    cr_expect_eq(out.len, 0);
+}

@@ -38,6 +38,8 @@ static void expect_good(enum params_where where, const char *fields) {
     params_free(&p);
 }
 
+#define TOOL "{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{}}}"
+
 Test(params, defaults) {
     struct request_params p;
     struct error err;
@@ -208,13 +210,25 @@ Test(params, shapes) {
         {IN_CHAT, "\"response_format\":{\"type\":\"nope\"}", ERROR_INVALID, "response_format.type"},
         {IN_CHAT, "\"response_format\":{}", ERROR_INVALID, "response_format.type"},
         {IN_CHAT, "\"tools\":[]", ERROR_INVALID, "tools"},
-        {IN_CHAT, "\"tools\":[{}]", ERROR_UNSUPPORTED, "tools"},
+        {IN_CHAT, "\"tools\":[1]", ERROR_INVALID, "tools[0]"},
+        {IN_CHAT, "\"tools\":[{}]", ERROR_INVALID, "tools[0].type"},
+        {IN_CHAT, "\"tools\":[{\"type\":\"web_search\"}]", ERROR_UNSUPPORTED, "tools[0].type"},
+        {IN_CHAT, "\"tools\":[{\"type\":\"function\"}]", ERROR_INVALID, "tools[0].function.name"},
+        {IN_CHAT, "\"tools\":[" TOOL ",{\"type\":\"function\",\"function\":{\"name\":\"\"}}]", ERROR_INVALID,
+         "tools[1].function.name"},
+        {IN_CHAT, "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":3}}]", ERROR_INVALID,
+         "tools[0].function.parameters"},
+        {IN_CHAT, "\"documents\":{}", ERROR_INVALID, "documents"},
+        {IN_CHAT, "\"documents\":[\"d\"]", ERROR_INVALID, "documents"},
         {IN_CHAT, "\"tool_choice\":\"required\"", ERROR_UNSUPPORTED, "tool_choice"},
         {IN_CHAT, "\"tool_choice\":\"x\"", ERROR_INVALID, "tool_choice"},
         {IN_CHAT, "\"continue_final_message\":true,\"add_generation_prompt\":true", ERROR_INVALID,
          "continue_final_message"},
         {IN_CHAT, "\"chat_template_kwargs\":{\"messages\":1}", ERROR_UNSUPPORTED, "chat_template_kwargs"},
-        {IN_CHAT, "\"chat_template_kwargs\":{\"thinking\":[]}", ERROR_UNSUPPORTED, "chat_template_kwargs"},
+        {IN_CHAT, "\"chat_template_kwargs\":{\"x\":1,\"chat_template\":\"{{ 1 }}\"}", ERROR_UNSUPPORTED,
+         "chat_template_kwargs"},
+        {IN_CHAT, "\"chat_template_kwargs\":{\"bos\\u005ftoken\":\"x\"}", ERROR_UNSUPPORTED, "chat_template_kwargs"},
+        {IN_CHAT, "\"chat_template_kwargs\":[]", ERROR_INVALID, "chat_template_kwargs"},
         {IN_CHAT, "\"chat_template\":\"x\"", ERROR_UNSUPPORTED, "chat_template"},
         {IN_CHAT, "\"min_tokens\":5,\"max_tokens\":4", ERROR_INVALID, "min_tokens"},
         {IN_CHAT, "\"spaces_between_special_tokens\":false", ERROR_UNSUPPORTED, "spaces_between_special_tokens"},
@@ -240,7 +254,8 @@ Test(params, shapes) {
     }
     expect_good(IN_CHAT,
                 "\"response_format\":{\"type\":\"text\"},\"tool_choice\":\"none\",\"store\":false,\"zzz\":[1]");
-    expect_good(IN_CHAT, "\"chat_template_kwargs\":{\"enable_thinking\":false},\"top_logprobs\":0");
+    expect_good(IN_CHAT, "\"chat_template_kwargs\":{\"enable_thinking\":false,\"any\":[{}]},\"top_logprobs\":0");
+    expect_good(IN_CHAT, "\"tools\":[" TOOL "],\"tool_choice\":\"auto\",\"documents\":[{\"text\":\"d\"}]");
     expect_good(IN_CHAT, "\"stop\":[],\"logit_bias\":{},\"stop_token_ids\":[],\"modalities\":[\"text\"]");
     expect_good(IN_COMPLETIONS, "\"suffix\":null,\"use_beam_search\":false");
 }

@@ -227,7 +227,9 @@ struct jinja {
     struct names names;
     struct nodes body;
     struct hidden hidden;
+    uint32_t well_known_used; /* a bit for each enum well_known_name that the source names */
 };
+_Static_assert(N_WELL_KNOWN_NAMES <= 32, "a bit for each");
 
 /* The id of a name in the template, or UINT32_MAX. */
 uint32_t jj_names_find(const struct names *names, const char *bytes, size_t len);

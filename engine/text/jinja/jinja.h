@@ -56,6 +56,9 @@ struct jinja_input {
 int jinja_compile(const char *source, size_t len, struct jinja **out, struct error *err);
 void jinja_free(struct jinja *t);
 
+/* Does the template name this variable anywhere? */
+bool jinja_reads(const struct jinja *t, const char *name);
+
 /*
  * Append the rendered text to *out and one byte (1 trusted, 0 not) for each of its bytes to *trusted. Nothing is
  * appended on failure. raise_exception: ERROR_INVALID with exactly the template's message. A type or name error in the

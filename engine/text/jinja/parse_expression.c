@@ -324,6 +324,7 @@ static struct node *parse_name(struct parser *p) {
     struct node *n = jj_node(p, N_NAME, t->line);
     n->u.name = jj_intern(p, t->text, t->len);
     note_use(p, n->u.name);
+    p->t->well_known_used |= n->u.name < N_WELL_KNOWN_NAMES ? 1u << n->u.name : 0;
     jj_next(p);
     return n;
 }

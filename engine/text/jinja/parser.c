@@ -688,6 +688,11 @@ int jinja_compile(const char *source, size_t len, struct jinja **out, struct err
     return 0;
 }
 
+bool jinja_reads(const struct jinja *t, const char *name) {
+    uint32_t id = jj_names_find(&t->names, name, strlen(name));
+    return id < N_WELL_KNOWN_NAMES ? (t->well_known_used >> id) & 1 : id != UINT32_MAX;
+}
+
 void jinja_free(struct jinja *t) {
     if (t) {
         jj_arena_free(&t->arena);
