@@ -158,6 +158,23 @@ line\r\nline\rline\n
 {% print 1, 2 %}{% set x = 5 -%}   {{ x }}
 {{ l | attr('count') is callable }}|{{ d | attr('b') is defined }}|{{ self is defined }}|{{ loop is defined }}
 {{ [1, 2] | tojson | length }}|{{ {'a': {'b': [1, {'c': none}]}}['a']['b'][1] | tojson }}
+{{ '{:c}{:3c}{:<3c}{:03c}'.format(65, 8364, 66, 67) }}|{{ '%c%3c%-3c' % (65, 'b', 8364) }}
+{{ '{:c}'.format(-1) }}
+{{ range(9)[-1:-1:-2] }}|{{ range(9)[:1:-2] }}|{{ range(9)[7:-3:] }}|{{ range(1, 20, 3)[1:4] }}|{{ range(9)[::4] | list }}
+{{ '%#4.2x' % 0 }}|{{ '%#08.2x' % 15 }}|{{ '%+08.3d' % 5 }}|{{ '%#.3o' % 8 }}|{{ '%-8.3d|' % 5 }}|{{ '%%' % () }}
+{{ d.items() == d.items() }}|{{ d.keys() == {'items': 1, 'b': 2, 'a': 3, 'c d': 4}.keys() }}|{{ d.values() == d.values() }}|{{ d.keys() == ed.keys() }}
+{{ big | int(base='x') }}|{{ '12' | int(3, 'a') }}|{{ 'x' | int(3, 'a') }}|{{ '{:05}'.format('a') }}|{{ [1, 2] | sort(reverse=1) }}|{{ 'a\nb'.splitlines(1) }}
+{% filter replace('a', i) %}a{% endfilter %}|{% set v | length %}abc{% endset %}{{ v + 1 }}
+{% filter length %}abc{% endfilter %}
+{{ l | sort(reverse='x') }}
+{{ d | dictsort(reverse=none) }}
+{{ 'a'.splitlines('x') }}
+{{ '%5%' % (1,) }}
+{{ '{:0=3}'.format('a') }}
+{{ '{:-3}'.format('a') }}
+{{ '{:,}'.format('a') }}
+{{ l in d.keys() }}
+{{ l is filter }}
 {{ undef.attr }}
 {{ undef + 1 }}
 {{ undef['x'] }}
@@ -260,18 +277,23 @@ def c_string(s):
     return '"' + "".join(out).replace("??", '?" "?') + '"'
 
 
-print("/* Written by make_jinja_cases.py with Jinja2 %s. NULL: an error. */" % "3.1.6")
-print("static const char jinja_context[] =\n    %s;\n" % c_string(json.dumps(CONTEXT, ensure_ascii=False)))
-print("static const struct {\n    const char *source, *rendered;\n    bool refused; /* by raise_exception: rendered is the message */\n} jinja_cases[] = {")
-for line in TEMPLATES:
-    source = unfold(line)
-    refused, rendered = False, None
-    try:
-        rendered = ENVIRONMENT.from_string(source).render(**CONTEXT)
-    except jinja2.exceptions.TemplateError as error:
-        refused = type(error) is jinja2.exceptions.TemplateError
-        rendered = str(error) if refused else None
-    except Exception:
-        pass
-    print("    {%s,\n     %s, %s}," % (c_string(source), "NULL" if rendered is None else c_string(rendered), "true" if refused else "false"))
-print("};")
+def main():
+    print("/* Written by make_jinja_cases.py with Jinja2 %s. NULL: an error. */" % "3.1.6")
+    print("static const char jinja_context[] =\n    %s;\n" % c_string(json.dumps(CONTEXT, ensure_ascii=False)))
+    print("static const struct {\n    const char *source, *rendered;\n    bool refused; /* by raise_exception: rendered is the message */\n} jinja_cases[] = {")
+    for line in TEMPLATES:
+        source = unfold(line)
+        refused, rendered = False, None
+        try:
+            rendered = ENVIRONMENT.from_string(source).render(**CONTEXT)
+        except jinja2.exceptions.TemplateError as error:
+            refused = type(error) is jinja2.exceptions.TemplateError
+            rendered = str(error) if refused else None
+        except Exception:
+            pass
+        print("    {%s,\n     %s, %s}," % (c_string(source), "NULL" if rendered is None else c_string(rendered), "true" if refused else "false"))
+    print("};")
+
+
+if __name__ == "__main__":
+    main()

@@ -148,7 +148,7 @@ static int64_t adjust(int64_t bound, int64_t n, bool backward) {
 }
 
 struct slice {
-    int64_t from, step;
+    int64_t from, to, step;
     size_t count;
 };
 
@@ -172,7 +172,7 @@ static bool read_slice(struct render *r, struct value from, struct value to, str
     if (r->failed) {
         return false;
     }
-    *out = (struct slice){.from = a, .step = s, .count = distance > 0 ? (size_t)((distance - 1) / stride + 1) : 0};
+    *out = (struct slice){.from = a, .to = b, .step = s, .count = distance > 0 ? (size_t)((distance - 1) / stride + 1) : 0};
     return true;
 }
 
@@ -244,11 +244,14 @@ struct value jj_slice(struct render *r, struct value object, struct value from, 
         if (!part) {
             return NONE;
         }
-        int64_t first = whole->start + p.from * whole->step, stride;
-        if (p.count == 0 || __builtin_mul_overflow(whole->step, p.step, &stride)) {
-            stride = 1;
+        *part = (struct range){.n = p.count};
+        if (__builtin_mul_overflow(whole->step, p.step, &part->step) ||
+            __builtin_mul_overflow(whole->step, p.from, &part->start) ||
+            __builtin_add_overflow(whole->start, part->start, &part->start) ||
+            __builtin_mul_overflow(whole->step, p.to, &part->stop) ||
+            __builtin_add_overflow(whole->start, part->stop, &part->stop)) {
+            jj_fail(r, "a slice of a range is too large");
         }
-        *part = (struct range){.start = first, .stop = first + (int64_t)p.count * stride, .step = stride, .n = p.count};
         return (struct value){.type = V_RANGE, .u.range = part};
     }
     struct seq *seq = jj_seq_new(r, p.count);

@@ -397,7 +397,9 @@ static enum flow exec_statement(struct render *r, const struct node *n) {
         return flow;
     case S_FILTER_BLOCK:
         flow = block_value(r, n, &v);
-        if (flow == FLOW_NEXT && !r->failed) {
+        if (flow == FLOW_NEXT && v.type != V_STR && v.type != V_UNDEFINED) {
+            jj_fail(r, "a filter block must give a string, not %s", jj_type_name(v));
+        } else if (flow == FLOW_NEXT && !r->failed) {
             jj_write_str(r, r->out, v);
         }
         return flow;

@@ -159,7 +159,7 @@ FILTER(sort) {
     for (size_t i = 0; i < items->n && !r->failed; i++) {
         jj_seq_push(r, keys, sort_key(r, items->items[i], a[2], case_sensitive));
     }
-    return value_seq(V_LIST, jj_sorted(r, items, keys, a[0].type != V_MISSING && jj_truth(a[0])));
+    return value_seq(V_LIST, jj_sorted(r, items, keys, jj_to_flag(r, a[0], "sort")));
 }
 
 FILTER(dictsort) {
@@ -186,7 +186,7 @@ FILTER(dictsort) {
         jj_seq_push(r, pairs, value_seq(V_TUPLE, pair));
         jj_seq_push(r, keys, jj_ignore_case(r, by_value ? d->entries[i].value : d->entries[i].key, case_sensitive));
     }
-    return value_seq(V_LIST, jj_sorted(r, pairs, keys, a[2].type != V_MISSING && jj_truth(a[2])));
+    return value_seq(V_LIST, jj_sorted(r, pairs, keys, jj_to_flag(r, a[2], "dictsort")));
 }
 
 /* What an item is compared by in unique, min, max. */

@@ -38,7 +38,8 @@ static bool is_trusted(struct value v) {
 FILTER(int_filter) {
     UNUSED;
     struct value otherwise = a[0].type == V_MISSING ? value_int(0) : a[0], result = MISSING;
-    int64_t base = a[1].type == V_MISSING ? 10 : jj_to_index(r, a[1], "int");
+    int64_t base = 10;
+    bool by_base = self.type == V_STR && (a[1].type == V_MISSING || jj_as_int64(a[1], &base));
     if (self.type == V_UNDEFINED) {
         jj_fail_undefined(r, self);
         return NONE;
@@ -50,7 +51,8 @@ FILTER(int_filter) {
         if (r->failed) {
             return NONE;
         }
-        if (!jj_parse_integer(r, s->bytes, s->len, (int)(base > 36 ? 37 : base < 0 ? 37 : base), &result)) {
+        base = base > 36 || base < 0 ? 37 : base;
+        if (!by_base || !jj_parse_integer(r, s->bytes, s->len, (int)base, &result)) {
             result = jj_parse_float(s->bytes, s->len, &d) ? integer_of(r, value_float(d)) : MISSING;
         }
     } else {

@@ -20,8 +20,11 @@ struct format_spec {
     char type;              /* d x X o b c e E f F g G % s r; 0: by value */
     size_t width;
     int precision; /* -1: none */
+    bool for_numbers; /* something in it that Python refuses for strings */
 };
 
+/* The character of a code point; NULL if v is none. */
+const struct str *jj_char_of(struct render *r, struct value v);
 void jj_format_text(struct render *r, struct sb *out, const struct str *s, const struct format_spec *f);
 /* v is a number; fails on a type that does not fit it. */
 void jj_format_number(struct render *r, struct sb *out, struct value v, const struct format_spec *f);

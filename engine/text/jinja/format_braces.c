@@ -99,17 +99,20 @@ static bool read_spec(struct render *r, const struct str *s, struct format_spec 
     if (n < s->len && n && strchr("<>=^", s->bytes[n]) && s->bytes[n]) {
         f->fill = jj_str_cut(r, s, 0, n);
         f->align = s->bytes[n];
+        f->for_numbers = f->align == '=';
         at = n + 1;
     } else if (s->len && s->bytes[0] && strchr("<>=^", s->bytes[0])) {
         f->align = s->bytes[0];
+        f->for_numbers = f->align == '=';
         at = 1;
     }
     if (at < s->len && (s->bytes[at] == '+' || s->bytes[at] == '-' || s->bytes[at] == ' ')) {
         f->sign = s->bytes[at] == '-' ? '\0' : s->bytes[at];
+        f->for_numbers = true;
         at++;
     }
     if (at < s->len && s->bytes[at] == '#') {
-        f->alternate = true;
+        f->alternate = f->for_numbers = true;
         at++;
     }
     if (at < s->len && s->bytes[at] == '0') {
@@ -125,6 +128,7 @@ static bool read_spec(struct render *r, const struct str *s, struct format_spec 
     }
     if (at < s->len && (s->bytes[at] == ',' || s->bytes[at] == '_')) {
         f->group = s->bytes[at++];
+        f->for_numbers = true;
     }
     if (at < s->len && s->bytes[at] == '.') {
         at++;
@@ -149,15 +153,19 @@ static void format_value(struct braces *b, struct sb *out, struct value v, const
     if (!read_spec(r, spec, &f)) {
         jj_fail(r, "invalid format specifier");
     } else if (v.type == V_STR) {
-        if ((f.type && f.type != 's') || f.sign || f.alternate || f.group || f.align == '=') {
-            if (!(f.align == '=' && f.fill && jj_str_equals(f.fill, "0")) || (f.type && f.type != 's')) {
-                jj_fail(r, "invalid format specifier for a string");
-                return;
-            }
-            f.align = '<'; /* a 0 before the width fills on the right since Python 3.10 */
+        if ((f.type && f.type != 's') || f.for_numbers) {
+            jj_fail(r, "invalid format specifier for a string");
+            return;
         }
+        f.align = f.align == '=' ? '<' : f.align; /* a 0 before the width fills on the right since Python 3.10 */
         jj_format_text(r, out, v.u.s, &f);
     } else if (value_is_number(v)) {
+        const struct str *c = f.type == 'c' && !f.sign && !f.group && f.precision < 0 ? jj_char_of(r, v) : NULL;
+        if (c) {
+            f.align = f.align == '=' || !f.align ? '>' : f.align;
+            jj_format_text(r, out, c, &f);
+            return;
+        }
         if (f.type == 'c' || f.type == 's' ||
             (f.precision >= 0 && v.type != V_FLOAT && (!f.type || strchr("bdnoxX", f.type)))) {
             jj_fail(r, "format specifier does not fit a number");

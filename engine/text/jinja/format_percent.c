@@ -100,7 +100,9 @@ static void format_number(struct percent *p, struct value v, struct format_spec 
         static const struct str zero = {.bytes = "0", .len = 1, .trusted = true, .ascii = true};
         struct format_spec inner = {.fill = &zero, .align = '=', .sign = f->sign, .type = f->type, .precision = -1};
         inner.alternate = f->alternate;
-        inner.width = (size_t)f->precision + (f->sign || jj_number_order(v, value_int(0)) < 0);
+        inner.width = (size_t)f->precision + (f->sign || jj_number_order(v, value_int(0)) < 0) +
+                      (f->alternate && f->type != 'd' ? 2 : 0);
+        inner.width = f->align == '=' && f->width > inner.width ? f->width : inner.width;
         struct sb b;
         jj_sb_init(&b, r);
         jj_format_number(r, &b, v, &inner);
@@ -115,18 +117,12 @@ static void format_number(struct percent *p, struct value v, struct format_spec 
 
 static void format_char(struct percent *p, struct value v, const struct format_spec *f) {
     struct render *r = p->r;
-    struct sb b;
-    int64_t code_point;
-    jj_sb_init(&b, r);
-    if (v.type == V_STR && jj_str_length(v.u.s) == 1) {
-        jj_sb_add_str(&b, v.u.s);
-    } else if (jj_as_int64(v, &code_point) && code_point >= 0 && code_point <= 0x10ffff &&
-               !(code_point >= 0xd800 && code_point <= 0xdfff)) {
-        jj_sb_add_char(&b, (uint32_t)code_point, !v.untrusted);
-    } else {
+    const struct str *c = v.type == V_STR && jj_str_length(v.u.s) == 1 ? v.u.s : jj_char_of(r, v);
+    if (!c) {
         jj_fail(r, "%%c requires int or char");
+        return;
     }
-    jj_format_text(r, &p->out, jj_sb_finish(&b), f);
+    jj_format_text(r, &p->out, c, f);
 }
 
 /* One conversion; the current character is the one behind the %. */
@@ -137,6 +133,11 @@ static void convert(struct percent *p) {
     struct value v = MISSING;
     if (peek(p) == '(') {
         v = keyed_value(p);
+    }
+    if (peek(p) == '%' && v.type == V_MISSING) {
+        jj_sb_add_cut(&p->out, p->format, p->at, p->at + 1);
+        p->at++;
+        return;
     }
     bool left = false, zeros = false;
     for (; peek(p) && strchr("#0- +", peek(p)); p->at++) {
@@ -163,10 +164,6 @@ static void convert(struct percent *p) {
         return;
     }
     p->at++;
-    if (f.type == '%') {
-        jj_sb_add_cut(&p->out, p->format, p->at - 1, p->at);
-        return;
-    }
     if (v.type == V_MISSING) {
         v = next_value(p);
     }

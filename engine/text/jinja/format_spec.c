@@ -18,6 +18,18 @@ static void add_fill(struct render *r, struct sb *out, const struct format_spec 
     jj_steps(r, n / 16);
 }
 
+const struct str *jj_char_of(struct render *r, struct value v) {
+    struct sb b;
+    int64_t code_point;
+    if (!value_is_integer(v) || !jj_as_int64(v, &code_point) || code_point < 0 || code_point > 0x10ffff ||
+        (code_point >= 0xd800 && code_point <= 0xdfff)) {
+        return NULL;
+    }
+    jj_sb_init(&b, r);
+    jj_sb_add_char(&b, (uint32_t)code_point, !v.untrusted);
+    return jj_sb_finish(&b);
+}
+
 void jj_format_text(struct render *r, struct sb *out, const struct str *s, const struct format_spec *f) {
     size_t n = f->width || f->precision >= 0 ? jj_str_length(s) : 0;
     if (f->precision >= 0 && n > (size_t)f->precision) {

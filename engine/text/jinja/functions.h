@@ -74,6 +74,13 @@ const struct function_info *jj_find_method(enum value_type type, const struct st
 
 /* An integer argument: integers and booleans as they are, else fails. Clamped to int64 when beyond. */
 int64_t jj_to_index(struct render *r, struct value v, const char *what);
+/* A switch of one of Python's own functions: an integer or boolean; false when it was not given. */
+static inline bool jj_to_flag(struct render *r, struct value v, const char *what) {
+    if (v.type == V_BOOL || v.type == V_MISSING) {
+        return v.type == V_BOOL && v.u.b;
+    }
+    return jj_to_index(r, v, what) != 0;
+}
 /* The string argument of a method or filter; fails when v is no string. */
 const struct str *jj_need_str(struct render *r, struct value v, const char *what);
 

@@ -50,7 +50,7 @@ METHOD(str_rsplit) {
 }
 METHOD(str_splitlines) {
     UNUSED;
-    return value_seq(V_LIST, jj_split_lines(r, self.u.s, jj_truth(a[0])));
+    return value_seq(V_LIST, jj_split_lines(r, self.u.s, jj_to_flag(r, a[0], "splitlines()")));
 }
 
 static struct value partition(struct render *r, const struct str *s, struct value separator, bool from_right) {

@@ -82,8 +82,8 @@ TEST(is_lt, ordered(r, self, a[0], "<", -1, -1))
 TEST(is_le, ordered(r, self, a[0], "<=", -1, 0))
 TEST(is_gt, ordered(r, self, a[0], ">", 1, 1))
 TEST(is_ge, ordered(r, self, a[0], ">=", 1, 0))
-TEST(is_filter, self.type == V_STR && jj_find_filter(self.u.s->bytes, self.u.s->len) != NULL)
-TEST(is_test, self.type == V_STR && jj_find_test(self.u.s->bytes, self.u.s->len) != NULL)
+TEST(is_filter, (jj_hash(r, self), self.type == V_STR) && jj_find_filter(self.u.s->bytes, self.u.s->len) != NULL)
+TEST(is_test, (jj_hash(r, self), self.type == V_STR) && jj_find_test(self.u.s->bytes, self.u.s->len) != NULL)
 
 const struct function_info jj_tests[] = {
     {"defined", is_defined, {0}},

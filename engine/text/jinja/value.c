@@ -321,6 +321,26 @@ static bool equal_ranges(const struct range *a, const struct range *b) {
     return a->n == b->n && (a->n == 0 || (a->start == b->start && (a->n == 1 || a->step == b->step)));
 }
 
+/* keys() and items() compare as sets, values() only with itself. */
+static bool equal_views(struct render *r, struct value a, struct value b) {
+    if (a.u.seq == b.u.seq || a.sub == VIEW_VALUES || b.sub == VIEW_VALUES || a.u.seq->n != b.u.seq->n) {
+        return a.u.seq == b.u.seq && a.sub == b.sub;
+    }
+    if (!jj_enter(r)) {
+        return false;
+    }
+    bool same = true;
+    for (size_t i = 0; i < a.u.seq->n && same && !r->failed; i++) {
+        bool found = false;
+        for (size_t k = 0; k < b.u.seq->n && !found && !r->failed; k++) {
+            found = jj_equal(r, a.u.seq->items[i], b.u.seq->items[k]);
+        }
+        same = found;
+    }
+    jj_leave(r);
+    return same;
+}
+
 bool jj_equal(struct render *r, struct value a, struct value b) {
     if (!jj_steps(r, 1)) {
         return false;
@@ -343,6 +363,8 @@ bool jj_equal(struct render *r, struct value a, struct value b) {
         return equal_seqs(r, a.u.seq, b.u.seq);
     case V_DICT:
         return a.u.dict == b.u.dict || equal_dicts(r, a.u.dict, b.u.dict);
+    case V_VIEW:
+        return equal_views(r, a, b);
     case V_RANGE:
         return equal_ranges(a.u.range, b.u.range);
     case V_FUNCTION:
@@ -532,6 +554,9 @@ bool jj_contains(struct render *r, struct value haystack, struct value needle) {
     if (!jj_is_iterable(haystack)) {
         jj_fail(r, "argument of type '%s' is not iterable", jj_type_name(haystack));
         return false;
+    }
+    if (haystack.type == V_VIEW && haystack.sub == VIEW_KEYS) {
+        jj_hash(r, needle); /* for what cannot be a key */
     }
     const struct seq *items = jj_items_of(r, haystack);
     for (size_t i = 0; i < items->n && !r->failed; i++) {
