@@ -282,6 +282,92 @@ Test(jinja, json_keeps_numbers_and_order) {
     free(deep);
 }
 
+/* jinja_context with the letters of every string value (not of keys) in Cyrillic, which no template of ours writes. */
+static void cyrillic_context(struct buf *out) {
+    const char *p = jinja_context;
+    while (*p) {
+        if (*p != '"') {
+            buf_putc(out, *p++);
+            continue;
+        }
+        const char *end = p + 1;
+        while (*end != '"') {
+            end += *end == '\\' ? 2 : 1;
+        }
+        bool key = end[1] == ':';
+        for (; p <= end; p++) {
+            if (*p == '\\') {
+                size_t n = p[1] == 'u' ? 6 : 2;
+                buf_append(out, p, n);
+                p += n - 1;
+            } else if (!key && (*p | 0x20) >= 'a' && (*p | 0x20) <= 'z') {
+                unsigned c = 0x410u + (*p >= 'a' ? 0x20u : 0u) + (unsigned)((*p | 0x20) - 'a');
+                buf_putc(out, (char)(0xc0 | c >> 6));
+                buf_putc(out, (char)(0x80 | (c & 0x3f)));
+            } else {
+                buf_putc(out, *p);
+            }
+        }
+    }
+}
+
+/* The letters of the input in what the template gives, each seen to be untrusted; 0 when it does not render. */
+static size_t untrusted_letters(const char *source, const struct jinja_input *in) {
+    struct buf out = BUF_INIT, trusted = BUF_INIT;
+    size_t letters = 0;
+    struct jinja *t = compile(source);
+    if (t && jinja_render(t, in, &out, &trusted, &err) == 0) {
+        for (size_t k = 0; k < out.len; k++) {
+            unsigned char lead = (unsigned char)out.data[k];
+            if (lead == 0xd0 || lead == 0xd1) {
+                letters++;
+                cr_assert(!trusted.data[k] && !trusted.data[k + 1], "%s\n  at byte %zu of %s", source, k, out.data);
+            }
+        }
+    }
+    buf_free(&out);
+    buf_free(&trusted);
+    jinja_free(t);
+    return letters;
+}
+
+/* Whatever a template does with the letters of its input, they are never taken for its own. */
+Test(jinja, letters_of_the_input_stay_untrusted) {
+    static const char *const operations[] = {
+        " ~ 'A'", " + 'A'", " * 3", "[1:9]", "[::-1]", "[::3]", "[5]", ".upper()", ".lower()", ".title()",
+        ".capitalize()", ".swapcase()", ".casefold()", ".strip()", ".strip('A')", ".lstrip()", ".rstrip('B ')",
+        ".center(90, '*')", ".ljust(90)", ".rjust(90)", ".zfill(90)", ".expandtabs()", ".removeprefix('A')",
+        ".removesuffix('B')", ".replace(' ', '_')", ".replace('', '_')", ".replace('A', w)", ".replace(w[:3], 'Z')",
+        ".split()", ".split('-')", ".split(' ', 1)", ".rsplit(none, 1)", ".splitlines()", ".partition(' ')",
+        ".rpartition('-')", ".join(['x', 'y'])", ".format(1)", " | upper", " | lower", " | title", " | capitalize",
+        " | trim", " | trim('A')", " | e", " | escape", " | forceescape", " | safe", " | striptags", " | string",
+        " | center(90)", " | indent", " | indent(2, true, true)", " | indent(w)", " | wordwrap(5)", " | truncate(9)",
+        " | truncate(60, true, w)", " | replace(' ', '')", " | replace('A', w, 1)", " | list", " | list | join('-')",
+        " | list | sort | join", " | list | unique | join", " | reverse", " | tojson",
+        " | tojson(indent=2)", " | pprint", " | format", " | default('x')", " | map('upper') | join",
+        " | batch(3) | map('join') | join", " | slice(2) | list", " | list | max", " | sort | list",
+        " | groupby(0) | list", " | select('ne', ' ') | join", " | reject('eq', ' ') | join('.')", " | attr('upper')()",
+        " if t else 'x'", " or 'x'", " | list | tojson", " is string and w",
+    };
+    struct buf context = BUF_INIT, source = BUF_INIT;
+    cyrillic_context(&context);
+    struct jinja_input in = with(context.data);
+    size_t letters = 0;
+    for (size_t i = 0; i < sizeof jinja_cases / sizeof jinja_cases[0]; i++) {
+        letters += untrusted_letters(jinja_cases[i].source, &in);
+    }
+    cr_expect_geq(letters, 250);
+    for (size_t i = 0; i < sizeof operations / sizeof operations[0]; i++) {
+        for (int k = 0; k < 2; k++) {
+            buf_reset(&source);
+            buf_printf(&source, "{{ %s%s }}", k ? "('A' ~ w ~ 'B')" : "w", operations[i]);
+            cr_expect_gt(untrusted_letters(source.data, &in), 0, "%s: %s", source.data, err.message);
+        }
+    }
+    buf_free(&context);
+    buf_free(&source);
+}
+
 /* --- errors --- */
 
 Test(jinja, errors_name_the_line_and_the_reason) {
@@ -293,6 +379,8 @@ Test(jinja, errors_name_the_line_and_the_reason) {
         {"a\n{{ x | nope }}", ERROR_MODEL, "chat template line 2: no filter named 'nope'"},
         {"{{ x is nope }}", ERROR_MODEL, "chat template line 1: no test named 'nope'"},
         {"\n\n{% nope %}", ERROR_MODEL, "chat template line 3: unknown or misplaced tag 'nope'"},
+        {"{% include 'x' %}", ERROR_MODEL, "chat template line 1: the tag 'include' has no meaning in a chat template"},
+        {"\n{% block b %}", ERROR_MODEL, "chat template line 2: the tag 'block' has no meaning in a chat template"},
         {"{% if x %}\n", ERROR_MODEL, "chat template line 1: unexpected end of the template: expected 'elif'"},
         {"\n{% if true %}{{ 1 | nope }}{% endif %}", ERROR_INVALID, "chat template line 2: no filter named 'nope'"},
         {"{{ s.nope() }}", ERROR_INVALID, "chat template line 1: 'str object' has no attribute 'nope'"},
@@ -449,6 +537,37 @@ Test(jinja, hostile_templates_are_stopped) {
         "m() }}{% endfor %}{% endfor %}",
         "{% set s = 'a' * 200000 %}{% for x in range(100000) %}{% if s == s ~ '' %}{% endif %}{% if s < s %}{% endif "
         "%}{% endfor %}",
+        "{{ 'ab' * 100000 * 1000 }}",
+        "{% for i in range(1000) %}{{ ('x' * 4000).center(100000) | length }}{{ '%100000s' % 'x' | length }}{% endfor %}",
+        "{% set ns = namespace(s='') %}{% for i in range(100000) %}{% set ns.s = 'x' + ns.s %}{% endfor %}",
+        "{% set s = ('a' * 1000 ~ 'b') %}{% for i in range(100000) %}{{ s.replace('a' * 999, '') | length }}{% endfor %}",
+        "{% set s = 'a' * 50000 %}{% for i in range(100000) %}{{ (s ~ i).find('a' * 25000 ~ 'b') }}{% endfor %}",
+        "{% set ns = namespace(n=7) %}{% for i in range(100000) %}{% set ns.n = ns.n ** 3 % 10 ** 2000 %}{% endfor %}",
+        "{% for i in range(100000) %}{{ 7 ** 5000 }}{% endfor %}",
+        "{% for i in range(100000) %}{{ (7 ** 5000) | string | int }}{% endfor %}",
+        "{% for i in range(100000) %}{{ range(100000) | reverse | sort | first }}{% endfor %}",
+        "{% for i in range(100000) %}{{ range(100000) | list == range(100000) | list }}{% endfor %}",
+        "{% for i in range(100000) %}{{ range(1000) | batch(1) | list | length }}{{ range(1000) | groupby('x') }}{% endfor %}",
+        "{% set d = dict() %}{% for i in range(100000) %}{% set d = dict(d, **{i | string: d}) %}{% endfor %}",
+        "{% set ns = namespace(d={}) %}{% for i in range(100000) %}{% set ns.d = dict(ns.d, x=ns.d) %}{% endfor %}{{ ns.d }}",
+        "{% macro m(f) %}{{ f(f) }}{% endmacro %}{{ m(m) }}",
+        "{% macro m() %}{% call m() %}{% endcall %}{% endmacro %}{{ m() }}",
+        "{% macro a() %}{{ b() }}{% endmacro %}{% macro b() %}{{ caller() }}{% endmacro %}{% for i in range(100000) %}{% call "
+        "b() %}{% for j in range(1000) %}{% endfor %}{% endcall %}{% endfor %}",
+        "{% for i in range(100000) %}{{ ('<' * 50000) | e | length }}{{ ('<b>' * 20000) | striptags }}{% endfor %}",
+        "{% for i in range(100000) %}{{ ('a ' * 50000) | wordwrap(1) | length }}{{ ('a ' * 50000) | truncate(9) }}{% endfor %}",
+        "{% for i in range(100000) %}{{ ('a-' * 50000) | title | urlencode | length }}{% endfor %}",
+        "{% for i in range(100000) %}{{ range(5000) | list | tojson(indent=90000) | length }}{% endfor %}",
+        "{% for i in range(100000) %}{{ range(5000) | list | pprint | length }}{% endfor %}",
+        "{% for i in range(100000) %}{{ range(50000) | map('string') | unique | list | length }}{% endfor %}",
+        "{% for i in range(100000) %}{{ '{0:>90000}{0:>90000}{0:>90000}'.format('x') | length }}{% endfor %}",
+        "{% for i in range(100000) %}{{ '%90000d%90000d' % (1, 2) | length }}{% endfor %}",
+        "{% for i in range(100000) %}{{ strftime_now('%c%c%c%c%c%c%c%c%c%c%c%c%c%c%c%c') }}{% endfor %}",
+        "{% for i in range(100000) %}{{ (range(3000) | list).index(2999) }}{{ range(3000) | list | sum }}{% endfor %}",
+        "{% set l = range(2000) | map('string') | list %}{% for i in range(100000) %}{{ {}.items() == dict(l | map('list')) }}{% "
+        "endfor %}",
+        "{% set d = dict(range(20000) | map('string') | batch(1) | map('first') | map('list') | list) %}",
+        "{% for x in range(100000) %}{{ lipsum(n=100) }}{% endfor %}",
         "{{ ('\xce\xa3' * 100000) | lower | upper | title | capitalize | e | urlencode | tojson | pprint | wordwrap(1) "
         "}}",
     };

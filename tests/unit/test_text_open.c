@@ -115,6 +115,54 @@ Test(text_open, files_beside_the_tokenizer) {
     text_free(t);
 }
 
+static char *render_tools(const struct text *t) {
+    struct marked_text out = {0};
+    struct chat_request r = {.messages_json = "[]", .messages_len = 2, .tools_json = "[{}]", .tools_len = 4};
+    cr_assert_eq(text_render_chat(t, &r, &out, &err), 0, "%s", err.message);
+    char *s = buf_steal(&out.bytes);
+    marked_text_free(&out);
+    return s;
+}
+
+static void expect_templates(struct text *t, const char *usual, const char *tools) {
+    char *prompt = render(t), *with_tools = render_tools(t);
+    cr_expect_str_eq(prompt, usual);
+    cr_expect_str_eq(with_tools, tools);
+    free(prompt);
+    free(with_tools);
+    text_free(t);
+}
+
+/* As transformers does it: tool_use for chats with tools, files before what the config says. */
+Test(text_open, templates_by_name) {
+    save_text("tokenizer.json", TOKENIZER);
+    save_text("tokenizer_config.json", "{\"chat_template\":[{\"name\":\"default\",\"template\":\"D\"},{\"name\":\"tool_use\","
+                                       "\"template\":\"T{{ tools }}\"}]}");
+    expect_templates(open_folder(), "D", "T[{}]");
+    save_text("tokenizer_config.json", "{\"chat_template\":{\"default\":\"E\",\"tool_use\":\"U{{ tools }}\"}}");
+    expect_templates(open_folder(), "E", "U[{}]");
+    save_text("chat_template.jinja", "F{{ tools is none }}");
+    expect_templates(open_folder(), "FTrue", "FFalse"); /* the config's tool_use is gone with it */
+    char path[128];
+    snprintf(path, sizeof path, "%s/additional_chat_templates", folder);
+    cr_assert_eq(mkdir(path, 0700), 0);
+    save_text("additional_chat_templates/tool_use.jinja", "V{{ tools }}");
+    save_text("additional_chat_templates/rag.jinja", "R{{ tools }}");
+    save_text("additional_chat_templates/notes.txt", "{% if %}");
+    expect_templates(open_folder(), "FTrue", "V[{}]");
+    struct text *t = open_folder();
+    cr_assert_eq(text_choose_chat_template(t, "rag", &err), 0, "%s", err.message);
+    expect_templates(t, "RNone", "R[{}]");
+    t = open_folder();
+    cr_expect_eq(text_choose_chat_template(t, "no-such", &err), -1);
+    cr_expect_str_eq(err.param, "chat_template");
+    snprintf(path, sizeof path, "%s/additional_chat_templates/rag.jinja", folder);
+    cr_assert_eq(text_choose_chat_template(t, path, &err), 0, "%s", err.message);
+    expect_templates(t, "RNone", "R[{}]");
+    save_text("additional_chat_templates/rag.jinja", "{% if %}");
+    expect_refused(folder, "chat template 'rag'");
+}
+
 Test(text_open, bad_files_are_named) {
     expect_refused(folder, "");
     save_text("tokenizer.json", "{\"model\":{\"type\":\"Odd\"},\"decoder\":{\"type\":\"Fuse\"}}");
@@ -149,7 +197,7 @@ static const char *write_gguf(enum wrong wrong) {
     static const char *const tokens[] = {"<unk>", "<s>", "</s>", "a", "<|eot_id|>", "<end_of_turn>"};
     static const uint32_t types[] = {2, 3, 3, 1, 3, 1};
     struct buf b = BUF_INIT;
-    gguf_head(&b, 3, 0, 9);
+    gguf_head(&b, 3, 0, 12);
     gguf_key_string(&b, "general.architecture", "llama");
     gguf_key_string(&b, wrong == NO_MODEL ? "x" : "tokenizer.ggml.model", wrong == KIND ? "t5" : "llama");
     gguf_key(&b, "tokenizer.ggml.pre", 8);
@@ -176,6 +224,11 @@ static const char *write_gguf(enum wrong wrong) {
     gguf_key_u32(&b, "tokenizer.ggml.eot_token_id", wrong == EOT_OUTSIDE ? 6 : 3);
     gguf_key_string(&b, "tokenizer.chat_template",
                     wrong == TEMPLATE ? "{% if %}" : "{{ bos_token }}{{ messages[0].content }}{{ eos_token }}");
+    gguf_key_string(&b, "tokenizer.chat_template.tool_use", "T{{ tools }}");
+    gguf_key_string(&b, "tokenizer.chat_template.rag", "R{{ tools }}");
+    gguf_key_array(&b, "tokenizer.chat_templates", 8, 2);
+    put_string(&b, "tool_use");
+    put_string(&b, "rag");
     gguf_pad(&b, 32);
     const char *path = save("model.gguf", b.data, b.len);
     buf_free(&b);
@@ -192,7 +245,10 @@ Test(text_open, gguf) {
     char *prompt = render(t);
     cr_expect_str_eq(prompt, "<s>a</s>");
     free(prompt);
-    text_free(t);
+    expect_templates(t, "<s>a</s>", "T[{}]");
+    cr_assert_eq(text_open(write_gguf(NOTHING), &t, &err), 0);
+    cr_assert_eq(text_choose_chat_template(t, "rag", &err), 0);
+    expect_templates(t, "RNone", "R[{}]");
 }
 
 Test(text_open, bad_vocabularies_are_refused) {

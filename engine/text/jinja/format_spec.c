@@ -12,10 +12,20 @@
 
 static void add_fill(struct render *r, struct sb *out, const struct format_spec *f, size_t n) {
     static const struct str space = {.bytes = " ", .len = 1, .trusted = true, .ascii = true};
-    for (size_t i = 0; i < n && !r->failed; i++) {
-        jj_sb_add_str(out, f->fill ? f->fill : &space);
-    }
+    const struct str *fill = f->fill ? f->fill : &space;
     jj_steps(r, n / 16);
+    if (fill->len == 1) { /* by the block */
+        char block[256];
+        memset(block, fill->bytes[0], sizeof block);
+        for (size_t part; n > 0 && !r->failed; n -= part) {
+            part = n < sizeof block ? n : sizeof block;
+            jj_sb_add(out, block, part, jj_mark(fill, 0));
+        }
+        return;
+    }
+    for (size_t i = 0; i < n && !r->failed; i++) {
+        jj_sb_add_str(out, fill);
+    }
 }
 
 const struct str *jj_char_of(struct render *r, struct value v) {

@@ -588,6 +588,13 @@ static struct node *parse_statement(struct parser *p) {
     if (jj_skip_name(p, "continue")) {
         return parse_jump(p, S_CONTINUE, t->line);
     }
+    static const char *const foreign[] = {"include", "import", "from", "extends", "block", "autoescape"};
+    for (size_t i = 0; i < sizeof foreign / sizeof foreign[0]; i++) {
+        if (jj_at_name(p, foreign[i])) {
+            jj_parse_fail(p, "the tag '%s' has no meaning in a chat template", foreign[i]);
+            return &p->spare;
+        }
+    }
     if (t->kind == T_NAME) {
         jj_parse_fail(p, "unknown or misplaced tag '%.*s'", (int)(t->len < 64 ? t->len : 64), t->text);
     } else {
