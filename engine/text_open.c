@@ -306,8 +306,8 @@ static int use_templates(struct text *t, const cJSON *config, struct error *err)
     }
     cJSON_ArrayForEach(entry, item) {
         bool named = cJSON_IsArray(item);
-        const char *name = named ? cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(entry, "name"))
-                                 : entry->string;
+        const char *name =
+            named ? cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(entry, "name")) : entry->string;
         if (add_template(t, name, named ? cJSON_GetObjectItemCaseSensitive(entry, "template") : entry, err) < 0) {
             return -1;
         }

@@ -61,8 +61,9 @@ static int check_readable(const char *path, const char *setting, struct error *e
 
 int config_check_model(const struct config *c, struct error *err) {
     if (!c->model[0]) {
-        return error_set_param(err, ERROR_MODEL, "model",
-                               "no model is named; give a .gguf file or a model folder, as an argument or with --model");
+        return error_set_param(
+            err, ERROR_MODEL, "model",
+            "no model is named; give a .gguf file or a model folder, as an argument or with --model");
     }
     return check_readable(c->model, "model", err);
 }
@@ -70,7 +71,8 @@ int config_check_model(const struct config *c, struct error *err) {
 /* A word may also be the name of one of the model's own templates, which only the model knows. */
 static int config_check_chat_template(const struct config *c, struct error *err) {
     bool is_path = strchr(c->chat_template, '/') || strstr(c->chat_template, ".jinja");
-    return is_path && !text_is_chat_family(c->chat_template) ? check_readable(c->chat_template, "chat_template", err) : 0;
+    return is_path && !text_is_chat_family(c->chat_template) ? check_readable(c->chat_template, "chat_template", err)
+                                                             : 0;
 }
 
 int config_check(const struct config *c, struct error *err) {

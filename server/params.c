@@ -599,9 +599,28 @@ static int parse_modalities(struct parse *ps, const struct field *f, const cJSON
  */
 static int parse_template_kwargs(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
     static const char *const own[] = {
-        "messages",  "tools", "documents", "add_generation_prompt", "continue_final_message", "bos_token", "eos_token",
-        "chat_template", "tokenize", "raise_exception", "strftime_now", "namespace", "range", "dict", "loop", "caller",
-        "varargs", "kwargs", "self", "cycler", "joiner", "lipsum",
+        "messages",
+        "tools",
+        "documents",
+        "add_generation_prompt",
+        "continue_final_message",
+        "bos_token",
+        "eos_token",
+        "chat_template",
+        "tokenize",
+        "raise_exception",
+        "strftime_now",
+        "namespace",
+        "range",
+        "dict",
+        "loop",
+        "caller",
+        "varargs",
+        "kwargs",
+        "self",
+        "cycler",
+        "joiner",
+        "lipsum",
     };
     if (!cJSON_IsObject(value)) {
         return bad(err, f->name, "must be an object");

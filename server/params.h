@@ -18,7 +18,8 @@ enum params_where { IN_CHAT = 1, IN_COMPLETIONS = 2, IN_TOKENIZE = 4, IN_DETOKEN
 #define PARAMS_MAX_PROMPTS 256
 #define PARAMS_MAX_STOP 4 /* as OpenAI */
 #define PARAMS_MAX_PROMPT_LOGPROBS                                                                                     \
-    ((size_t)1 << 18) /* numbers about prompts in one answer: tokens of all choices' prompts, each with its top ones */
+    ((size_t)1 << 18) /* numbers about prompts in one answer: tokens of all choices' prompts, each with its top ones   \
+                       */
 #define PARAMS_MAX_TIMEOUT 604800.0 /* s: a week, as the setting request_timeout */
 #define PARAMS_MAX_CACHE_SALT 256   /* bytes */
 #define PARAMS_MAX_VALUES                                                                                              \
@@ -48,7 +49,7 @@ struct request_params {
     size_t messages_len;
     const char *tools, *documents; /* raw JSON arrays, borrowed from the body; NULL if absent */
     size_t tools_len, documents_len;
-    bool tools_hidden; /* tool_choice none: the template gets no tools */
+    bool tools_hidden;           /* tool_choice none: the template gets no tools */
     const char *template_kwargs; /* raw JSON object, borrowed from the body; NULL if absent */
     size_t template_kwargs_len;
     struct prompt_input *prompts; /* [n_prompts], owned */
@@ -80,8 +81,8 @@ struct request_params {
     /* what to send */
     bool stream, include_usage, echo;
     bool skip_special_tokens;
-    bool logprobs;        /* chat's switch */
-    int64_t top_logprobs; /* chat's count, completions' logprobs; -1 = not given */
+    bool logprobs;           /* chat's switch */
+    int64_t top_logprobs;    /* chat's count, completions' logprobs; -1 = not given */
     int64_t prompt_logprobs; /* -1 = not given */
     int64_t speculative_tokens; /* -1 = not given */
     bool score_only;         /* max_tokens 0: nothing is generated */

@@ -45,11 +45,12 @@ static bool takes_content(const struct text *t, const struct chat_template *c, c
 /* Does a tool call with these arguments come out with them in it as JSON, not as a string within JSON? */
 static bool takes_arguments(const struct text *t, const struct chat_template *c, const char *arguments) {
     struct buf messages = BUF_INIT, out = BUF_INIT;
-    buf_printf(&messages,
-               "[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"id\":"
-               "\"abcdef123\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":%s}}]},{\"role\":"
-               "\"tool\",\"tool_call_id\":\"abcdef123\",\"name\":\"f\",\"content\":\"b\"}]",
-               arguments);
+    buf_printf(
+        &messages,
+        "[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"id\":"
+        "\"abcdef123\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":%s}}]},{\"role\":"
+        "\"tool\",\"tool_call_id\":\"abcdef123\",\"name\":\"f\",\"content\":\"b\"}]",
+        arguments);
     const char *text = messages.failed ? "" : try_template(t, c, messages.data, &out);
     bool ok = strstr(text, PART_ONE) && !strstr(text, "\\\"");
     buf_free(&messages);
@@ -62,8 +63,8 @@ static void find_forms(const struct text *t, struct chat_template *c) {
     c->takes_parts = takes_content(
         t, c, "[{\"type\":\"text\",\"text\":\"" PART_ONE "\"},{\"type\":\"text\",\"text\":\"" PART_TWO "\"}]", true);
     c->takes_strings = !c->takes_parts || takes_content(t, c, "\"" PART_ONE "\"", false);
-    c->decode_arguments = !takes_arguments(t, c, "\"{\\\"" PART_ONE "\\\": 1}\"") &&
-                          takes_arguments(t, c, "{\"" PART_ONE "\": 1}");
+    c->decode_arguments =
+        !takes_arguments(t, c, "\"{\\\"" PART_ONE "\\\": 1}\"") && takes_arguments(t, c, "{\"" PART_ONE "\": 1}");
 }
 
 /* ---- the templates of a model ---- */
@@ -299,8 +300,8 @@ int text_render_chat(const struct text *t, const struct chat_request *r, struct 
                                "continue_final_message and add_generation_prompt cannot both be true");
     }
     bool edits = !r->verbatim;
-    if (edits && (check_place(c, "tools", r->tools_json, err) < 0 ||
-                  check_place(c, "documents", r->documents_json, err) < 0)) {
+    if (edits &&
+        (check_place(c, "tools", r->tools_json, err) < 0 || check_place(c, "documents", r->documents_json, err) < 0)) {
         return -1;
     }
     struct span messages = {r->messages_json, r->messages_len};

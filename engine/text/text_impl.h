@@ -15,10 +15,10 @@ struct jinja;
 /* A model has one template, or several by name: "default", "tool_use" for chats with tools, others on demand. */
 struct chat_template {
     char *name;
-    char *source;         /* NUL-terminated */
-    struct jinja *jinja;  /* the same compiled */
-    bool takes_parts;     /* content may be a list of text parts */
-    bool takes_strings;   /* content may be a string */
+    char *source;          /* NUL-terminated */
+    struct jinja *jinja;   /* the same compiled */
+    bool takes_parts;      /* content may be a list of text parts */
+    bool takes_strings;    /* content may be a string */
     bool decode_arguments; /* arguments of tool calls must be objects, not their JSON text */
 };
 
@@ -26,8 +26,8 @@ struct text {
     struct tokenizer *tokenizer;     /* owned */
     struct chat_template *templates; /* [n_templates], owned */
     size_t n_templates;
-    char *bos_text, *eos_text;   /* what the chat template sees as bos_token and eos_token; owned, NULL if none */
-    int32_t bos_id;              /* -1 if none */
+    char *bos_text, *eos_text; /* what the chat template sees as bos_token and eos_token; owned, NULL if none */
+    int32_t bos_id;            /* -1 if none */
     int32_t eos_ids[TEXT_MAX_EOS];
     size_t n_eos;
 };

@@ -369,9 +369,11 @@ static int chat(const struct chat_options *o, const struct config *config, struc
     }
     int r = 0;
     if (!text_has_chat_template(engine_text(c.engine))) {
-        r = error_set(err, ERROR_MODEL, "this model has no chat template: it continues text and does not converse, unless --chat-template "
-                      "gives it one (a file, or one of: %s)",
-                      text_chat_families());
+        r = error_set(
+            err, ERROR_MODEL,
+            "this model has no chat template: it continues text and does not converse, unless --chat-template "
+            "gives it one (a file, or one of: %s)",
+            text_chat_families());
     }
     r = r == 0 ? reset(&c, err) : r;
     if (r == 0) {

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #define WINDOW 256 /* most bytes, of both sides together, over which an agreement is looked for */
-#define NEAR 8      /* over so few, a short agreement is enough */
+#define NEAR 8     /* over so few, a short agreement is enough */
 
 /* What the tokens spell, and for each of its bytes the bytes of the text that it stands for. */
 struct alignment {
@@ -19,7 +19,8 @@ static bool in_character(const char *s, size_t at, size_t len) {
     return at < len && ((unsigned char)s[at] & 0xc0) == 0x80;
 }
 
-/* Do both sides go on alike from here, for so many bytes? At the end of one side only if the other is at its end too. */
+/* Do both sides go on alike from here, for so many bytes? At the end of one side only if the other is at its end too.
+ */
 static bool agrees(const struct alignment *a, size_t i, size_t j, size_t wanted) {
     if (i > a->n_spelt || j > a->len || in_character(a->spelt, i, a->n_spelt) || in_character(a->text, j, a->len)) {
         return false;

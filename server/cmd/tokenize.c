@@ -1,10 +1,10 @@
 /* `inferd tokenize`: text to tokens and back, chats to prompts, one by one or by the line for scripts. */
+#include "cmd/tokenize.h"
 #include "cmd/cmd.h"
 #include "cmd/token_spans.h"
-#include "cmd/tokenize.h"
 
-#include <fcntl.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inferd/json.h>
 #include <inferd/text.h>
 #include <stdio.h>
@@ -29,16 +29,18 @@ static const struct setting rows[] = {
     {AT(skip_special), SETTING_BOOL, .initial = "false", .group = "Other ways",
      .help = "with --decode: leave special tokens out of the text"},
     {AT(chat), SETTING_STRING, .initial = "", .value = "FILE", .group = "Other ways",
-     .help = "show the prompt that a conversation becomes, and its tokens; the file (- for standard input) holds a JSON "
-             "array of messages, or an object with messages, tools, documents, chat_template_kwargs, "
-             "add_generation_prompt, continue_final_message"},
+     .help =
+         "show the prompt that a conversation becomes, and its tokens; the file (- for standard input) holds a JSON "
+         "array of messages, or an object with messages, tools, documents, chat_template_kwargs, "
+         "add_generation_prompt, continue_final_message"},
     {AT(jsonl), SETTING_BOOL, .initial = "false", .group = "Other ways",
      .help = "for scripts: a JSON object a line, in and out: text gives ids and ids_special (with what --add-special "
              "adds), ids give text, messages (taken exactly as they are) give prompt and ids; a line that fails gives "
              "error, and the exit code is 1"},
     {AT(render_jsonl), SETTING_BOOL, .initial = "false", .group = "Other ways",
-     .help = "the same with --chat-template FILE and no model: messages, tools, documents, add_generation_prompt, kwargs, "
-             "bos_token, eos_token, now give rendered, or error where the template refuses"},
+     .help =
+         "the same with --chat-template FILE and no model: messages, tools, documents, add_generation_prompt, kwargs, "
+         "bos_token, eos_token, now give rendered, or error where the template refuses"},
 };
 
 /* --- answers as JSON ----------------------------------------------------------------------------------------- */
@@ -295,16 +297,18 @@ static int tokenize(const struct command_line *line, const struct tokenize_optio
 int cmd_tokenize(int argc, char **argv) {
     struct tokenize_options o;
     const struct command_line line = {
-        .help = {.usage = "inferd tokenize --model MODEL [TEXT | -] [options]",
-                 .about = "Show how a model cuts a text into tokens: the text given, or standard input. A line for each token: "
-                          "its id, which bytes of the text it stands for, its own bytes.",
-                 .examples =
-                     "  inferd tokenize -m model.gguf \"Hello, world\"\n"
-                     "  inferd tokenize -m model.gguf --count < book.txt\n"
-                     "  inferd tokenize -m model.gguf --decode 1,2,3\n"
-                     "  echo '[{\"role\": \"user\", \"content\": \"Hi\"}]' | inferd tokenize -m model.gguf --chat -\n"
-                     "  inferd tokenize -m model.gguf --jsonl < lines.jsonl\n"
-                     "  inferd tokenize --chat-template chat.jinja --render-jsonl < conversations.jsonl\n"},
+        .help =
+            {.usage = "inferd tokenize --model MODEL [TEXT | -] [options]",
+             .about =
+                 "Show how a model cuts a text into tokens: the text given, or standard input. A line for each token: "
+                 "its id, which bytes of the text it stands for, its own bytes.",
+             .examples =
+                 "  inferd tokenize -m model.gguf \"Hello, world\"\n"
+                 "  inferd tokenize -m model.gguf --count < book.txt\n"
+                 "  inferd tokenize -m model.gguf --decode 1,2,3\n"
+                 "  echo '[{\"role\": \"user\", \"content\": \"Hi\"}]' | inferd tokenize -m model.gguf --chat -\n"
+                 "  inferd tokenize -m model.gguf --jsonl < lines.jsonl\n"
+                 "  inferd tokenize --chat-template chat.jinja --render-jsonl < conversations.jsonl\n"},
         .own = {rows, sizeof rows / sizeof rows[0]},
         .own_values = &o,
         .config_only = SETTING_TEXT,

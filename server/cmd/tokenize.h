@@ -16,8 +16,8 @@ struct tokenize_options {
 
 /*
  * Lines of JSON from `in` to standard output, an answer each: {"text"} -> {"ids", "ids_special"}, {"ids"} -> {"text"},
- * {"messages"} -> {"prompt", "ids"}. A line that fails is answered {"error": sentence}, and at the end ERROR_IO tells how
- * many did.
+ * {"messages"} -> {"prompt", "ids"}. A line that fails is answered {"error": sentence}, and at the end ERROR_IO tells
+ * how many did.
  */
 int tokenize_lines(const struct tokenize_options *o, const struct text *t, FILE *in, struct error *err);
 

@@ -1,4 +1,5 @@
-/* `inferd tokenize` for scripts: one JSON object a line in, one out. Strings are read raw, since they may hold U+0000. */
+/* `inferd tokenize` for scripts: one JSON object a line in, one out. Strings are read raw, since they may hold U+0000.
+ */
 #include "cmd/tokenize.h"
 
 #include <cjson/cJSON.h>
@@ -70,7 +71,8 @@ int tokenize_read_chat(const char *json, size_t len, struct chat_request *out, s
     if (json[strspn(json, " \t\r\n")] == '{') {
         messages = (struct raw){0};
         if (get_raw(object, "messages", "[", &messages, err) != 0 || get_raw(object, "tools", "[", &tools, err) != 0 ||
-            get_raw(object, "documents", "[", &documents, err) != 0 || get_raw(object, "kwargs", "{", &kwargs, err) != 0 ||
+            get_raw(object, "documents", "[", &documents, err) != 0 ||
+            get_raw(object, "kwargs", "{", &kwargs, err) != 0 ||
             get_raw(object, "chat_template_kwargs", "{", &kwargs, err) != 0 ||
             get_raw(object, "now", "\"-0123456789", &now, err) != 0 ||
             get_flag(object, "continue_final_message", &r.continue_final_message, err) != 0) {
@@ -96,8 +98,8 @@ int tokenize_read_chat(const char *json, size_t len, struct chat_request *out, s
 
 /* --- with a model --- */
 
-static int answer_text(const struct tokenize_options *o, const struct text *t, struct raw object, const struct buf *text,
-                       struct buf *out, struct error *err) {
+static int answer_text(const struct tokenize_options *o, const struct text *t, struct raw object,
+                       const struct buf *text, struct buf *out, struct error *err) {
     struct tokens ids = {0}, special = {0};
     const char *bytes = text->data ? text->data : "";
     bool parse = o->parse_special;
@@ -179,7 +181,8 @@ static int answer_object(const struct tokenize_options *o, const struct text *t,
     if (r == 0 && found) {
         r = answer_text(o, t, object, &text, out, err);
     } else if (r == 0) {
-        r = get_raw(object, "messages", "[", &messages, err) != 0 || get_raw(object, "ids", "[", &list, err) != 0 ? -1 : 0;
+        r = get_raw(object, "messages", "[", &messages, err) != 0 || get_raw(object, "ids", "[", &list, err) != 0 ? -1
+                                                                                                                  : 0;
         if (r == 0 && messages.data) {
             r = answer_chat(t, object, out, err);
         } else if (r == 0 && list.data) {
@@ -227,7 +230,8 @@ static void put_error(struct buf *out, const struct error *err) {
     buf_puts(out, "}\n");
 }
 
-static int answer_render(const struct template_source *template, struct raw object, struct buf *out, struct error *err) {
+static int answer_render(const struct template_source *template, struct raw object, struct buf *out,
+                         struct error *err) {
     struct marked_text text = {0};
     bool refused = false;
     int r = render(template, object, &text, &refused, err);

@@ -42,8 +42,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static const char plain[] = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}";
     static const char parts[] =
         "{% for m in messages %}[{{ m.role }}]{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}";
-    static const char calls[] = "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.arguments | tojson "
-                                "}}{% endfor %}{{ m.content }}{% endfor %}";
+    static const char calls[] =
+        "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.arguments | tojson "
+        "}}{% endfor %}{{ m.content }}{% endfor %}";
     edit(chat_json_join_parts, messages, size);
     edit(chat_json_wrap_strings, messages, size);
     edit(chat_json_decode_arguments, messages, size);

@@ -194,14 +194,16 @@ Test(chat_template, arguments_of_tool_calls) {
 #define CALLS(tail)                                                                                                    \
     "{% for m in messages %}{% for c in m.tool_calls or [] %}{% set a = c.function.arguments %}" tail                  \
     "{% endfor %}{% endfor %}"
-    static const char call[] = "[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"arguments\":\" "
-                               "{\\\"k\\\":1.0,\\\"s\\\":\\\"\\\\u00e9<s>\\\"}\"}},{\"function\":{\"arguments\":\"no\"}}]}]";
+    static const char call[] =
+        "[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"arguments\":\" "
+        "{\\\"k\\\":1.0,\\\"s\\\":\\\"\\\\u00e9<s>\\\"}\"}},{\"function\":{\"arguments\":\"no\"}}]}]";
     expect(CALLS("{{ a if a is string else a | tojson }};"), call, NONE, " {\"k\":1.0,\"s\":\"\\u00e9<s>\"};no;");
     expect(CALLS("{{ a | tojson }};"), call, NONE, "{\"k\": 1.0, \"s\": \"\xc3\xa9<s>\"};\"no\";");
     struct chat_request r = {.verbatim = true};
     expect(CALLS("{{ a | tojson }};"), call, r, "\" {\\\"k\\\":1.0,\\\"s\\\":\\\"\\\\u00e9<s>\\\"}\";\"no\";");
     expect(CALLS("{{ '{' + a }};"), call, NONE, "{ {\"k\":1.0,\"s\":\"\\u00e9<s>\"};{no;");
-    static const char one[] = "[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"arguments\":\"{\\\"k\\\":1}\"}}]}]";
+    static const char one[] =
+        "[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"arguments\":\"{\\\"k\\\":1}\"}}]}]";
     expect(CALLS("{% for k, v in a.items() %}{{ k }}={{ v }}{% endfor %}"), one, NONE, "k=1");
     expect(PARTS, "[{\"role\":\"user\",\"content\":[\"x\"]}]", r, "[user]");
 }
@@ -209,7 +211,8 @@ Test(chat_template, arguments_of_tool_calls) {
 /* ---- built-in families ---- */
 
 #define TALK                                                                                                           \
-    "[{\"role\":\"system\",\"content\":\"S\"},{\"role\":\"user\",\"content\":\"U\"},{\"role\":\"assistant\",\"content\":"    \
+    "[{\"role\":\"system\",\"content\":\"S\"},{\"role\":\"user\",\"content\":\"U\"},{\"role\":\"assistant\","          \
+    "\"content\":"                                                                                                     \
     "\"A\"},{\"role\":\"user\",\"content\":\"V\"}]"
 
 Test(chat_template, families) {
@@ -217,20 +220,24 @@ Test(chat_template, families) {
         const char *name, *want;
     } cases[] = {
         {"alpaca", "S\n\n### Instruction:\nU\n\n### Response:\nA</s>\n\n### Instruction:\nV\n\n### Response:\n"},
-        {"chatml", "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\nA<|im_end|>\n"
-                   "<|im_start|>user\nV<|im_end|>\n<|im_start|>assistant\n"},
-        {"command-r", "<s><|START_OF_TURN_TOKEN|><|SYSTEM_TOKEN|>S<|END_OF_TURN_TOKEN|><|START_OF_TURN_TOKEN|><|USER_TOKEN|>U"
-                      "<|END_OF_TURN_TOKEN|><|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>A<|END_OF_TURN_TOKEN|>"
-                      "<|START_OF_TURN_TOKEN|><|USER_TOKEN|>V<|END_OF_TURN_TOKEN|><|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>"},
+        {"chatml",
+         "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\nA<|im_end|>\n"
+         "<|im_start|>user\nV<|im_end|>\n<|im_start|>assistant\n"},
+        {"command-r",
+         "<s><|START_OF_TURN_TOKEN|><|SYSTEM_TOKEN|>S<|END_OF_TURN_TOKEN|><|START_OF_TURN_TOKEN|><|USER_TOKEN|>U"
+         "<|END_OF_TURN_TOKEN|><|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>A<|END_OF_TURN_TOKEN|>"
+         "<|START_OF_TURN_TOKEN|><|USER_TOKEN|>V<|END_OF_TURN_TOKEN|><|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>"},
         {"deepseek-llm", "<s>S\n\nUser: U\n\nAssistant: A</s>User: V\n\nAssistant:"},
         {"gemma", "<s><start_of_turn>user\nS\n\nU<end_of_turn>\n<start_of_turn>model\nA<end_of_turn>\n"
                   "<start_of_turn>user\nV<end_of_turn>\n<start_of_turn>model\n"},
         {"llama-2", "<s>[INST] <<SYS>>\nS\n<</SYS>>\n\nU [/INST] A </s><s>[INST] V [/INST]"},
-        {"llama-3", "<s><|start_header_id|>system<|end_header_id|>\n\nS<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n"
-                    "U<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\nA<|eot_id|><|start_header_id|>user"
-                    "<|end_header_id|>\n\nV<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"},
+        {"llama-3",
+         "<s><|start_header_id|>system<|end_header_id|>\n\nS<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n"
+         "U<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\nA<|eot_id|><|start_header_id|>user"
+         "<|end_header_id|>\n\nV<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"},
         {"mistral", "<s>[INST] S\n\nU [/INST]A</s> [INST] V [/INST]"},
-        {"phi-3", "<|system|>\nS<|end|>\n<|user|>\nU<|end|>\n<|assistant|>\nA<|end|>\n<|user|>\nV<|end|>\n<|assistant|>\n"},
+        {"phi-3",
+         "<|system|>\nS<|end|>\n<|user|>\nU<|end|>\n<|assistant|>\nA<|end|>\n<|user|>\nV<|end|>\n<|assistant|>\n"},
         {"solar", "### System:\nS\n\n### User:\nU\n\n### Assistant:\nA### User:\nV\n\n### Assistant:\n"},
         {"vicuna", "<s>S USER: U ASSISTANT: A</s>USER: V ASSISTANT:"},
         {"zephyr", "<|system|>\nS</s>\n<|user|>\nU</s>\n<|assistant|>\nA</s>\n<|user|>\nV</s>\n<|assistant|>\n"},
@@ -272,7 +279,8 @@ Test(chat_template, families_as_the_models_own) {
     static const char *const talks[] = {
         "[{\"role\":\"user\",\"content\":\" U \\n\"}]",
         "[{\"role\":\"user\",\"content\":\"\"},{\"role\":\"assistant\",\"content\":\" A\"}]",
-        "[{\"role\":\"user\",\"content\":\"U\"},{\"role\":\"assistant\",\"content\":\"A\"},{\"role\":\"user\",\"content\":"
+        "[{\"role\":\"user\",\"content\":\"U\"},{\"role\":\"assistant\",\"content\":\"A\"},{\"role\":\"user\","
+        "\"content\":"
         "\"V\"}]",
         TALK,
     };

@@ -136,8 +136,9 @@ static void expect_templates(struct text *t, const char *usual, const char *tool
 /* As transformers does it: tool_use for chats with tools, files before what the config says. */
 Test(text_open, templates_by_name) {
     save_text("tokenizer.json", TOKENIZER);
-    save_text("tokenizer_config.json", "{\"chat_template\":[{\"name\":\"default\",\"template\":\"D\"},{\"name\":\"tool_use\","
-                                       "\"template\":\"T{{ tools }}\"}]}");
+    save_text("tokenizer_config.json",
+              "{\"chat_template\":[{\"name\":\"default\",\"template\":\"D\"},{\"name\":\"tool_use\","
+              "\"template\":\"T{{ tools }}\"}]}");
     expect_templates(open_folder(), "D", "T[{}]");
     save_text("tokenizer_config.json", "{\"chat_template\":{\"default\":\"E\",\"tool_use\":\"U{{ tools }}\"}}");
     expect_templates(open_folder(), "E", "U[{}]");

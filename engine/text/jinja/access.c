@@ -172,7 +172,8 @@ static bool read_slice(struct render *r, struct value from, struct value to, str
     if (r->failed) {
         return false;
     }
-    *out = (struct slice){.from = a, .to = b, .step = s, .count = distance > 0 ? (size_t)((distance - 1) / stride + 1) : 0};
+    *out = (struct slice){
+        .from = a, .to = b, .step = s, .count = distance > 0 ? (size_t)((distance - 1) / stride + 1) : 0};
     return true;
 }
 

@@ -19,7 +19,7 @@ struct format_spec {
     char group;             /* , or _ between thousands; 0: none */
     char type;              /* d x X o b c e E f F g G % s r; 0: by value */
     size_t width;
-    int precision; /* -1: none */
+    int precision;    /* -1: none */
     bool for_numbers; /* something in it that Python refuses for strings */
 };
 

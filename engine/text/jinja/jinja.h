@@ -7,9 +7,10 @@
  * budget of steps, memory, output and time ends what would not end by itself.
  *
  * Left out of Jinja2, and refused by name when the template is compiled: the tags include, import, from, extends, block
- * (there is one template only) and autoescape, and the filters urlize and random. lipsum() fails when called. Other than
- * in Jinja2, filters run at once (an error in a generator that nothing reads is an error), there are no complex numbers, an
- * integer has at most 4,900 digits, and addresses of objects are not printed. tests/golden/compare_jinja.py shows it.
+ * (there is one template only) and autoescape, and the filters urlize and random. lipsum() fails when called. Other
+ * than in Jinja2, filters run at once (an error in a generator that nothing reads is an error), there are no complex
+ * numbers, an integer has at most 4,900 digits, and addresses of objects are not printed. tests/golden/compare_jinja.py
+ * shows it.
  *
  * TRUST MARK. Each byte of a string carries a mark: 1 when the template itself wrote it (its literals, the bos and eos
  * tokens, what it computed from these alone), 0 when it came from the input JSON. Every operation on strings hands the
