@@ -105,7 +105,7 @@ static int compile(const struct text *t, const char *name, const char *source, s
     }
     if (jinja_compile(source, len, &c.jinja, err) < 0) {
         free_template(&c);
-        return error_prefix(err, strcmp(name, "default") == 0 ? "chat template" : "chat template '%s'", name);
+        return strcmp(name, "default") == 0 ? -1 : error_prefix(err, "chat template '%s'", name);
     }
     find_forms(t, &c);
     *out = c;

@@ -300,7 +300,7 @@ int cmd_tokenize(int argc, char **argv) {
         .help =
             {.usage = "inferd tokenize --model MODEL [TEXT | -] [options]",
              .about =
-                 "Show how a model cuts a text into tokens: the text given, or standard input. A line for each token: "
+                 "Show how a model cuts a text into tokens: the text given, or standard input. A line for each\ntoken: "
                  "its id, which bytes of the text it stands for, its own bytes.",
              .examples =
                  "  inferd tokenize -m model.gguf \"Hello, world\"\n"

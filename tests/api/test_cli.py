@@ -73,9 +73,10 @@ def test_the_help_of_serve_has_every_setting_and_its_default():
         settings = re.findall(r"^#(\w+) =(.*)$", f.read(), re.M)
     assert len(settings) > 30
     for name, default in settings:
-        flag = "--" + name.replace("_", "-")
+        on = default.strip() == "true"  # a switch that is on is shown by what turns it off
+        flag = ("--no-" if on else "--") + name.replace("_", "-")
         assert flag in text
-        if default.strip() not in ("", "false"):
+        if default.strip() not in ("", "false", "true"):
             entry = re.search(re.escape(flag) + r" [A-Z].*?\(default ([^)]*)\)", text)
             assert entry and entry[1] == default.strip(), name
 
