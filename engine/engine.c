@@ -14,6 +14,7 @@
 #include "runner.h"
 #include "sampler.h"
 #include "scheduler.h"
+#include "step_stats.h"
 
 #include <inferd/clock.h>
 
@@ -50,6 +51,7 @@ struct engine {
     struct mailbox mailbox;
     struct event_ring events;
     struct counters counters;
+    struct step_stats step_stats;
     pthread_t thread;
 
     /* The engine thread's own. */
@@ -420,12 +422,23 @@ static size_t take_rows(struct engine *e, size_t i, size_t logits_row) {
     return logits_row;
 }
 
+static size_t scheduled_tokens(const struct scheduler *sch) {
+    size_t n = 0;
+    for (size_t i = 0; i < sch->n_scheduled; i++) {
+        n += sch->scheduled[i]->n_scheduled;
+    }
+    return n;
+}
+
 static void step(struct engine *e) {
     struct scheduler *sch = &e->scheduler;
     struct error err;
+    uint64_t began = clock_now_ns();
     schedule(e);
     assert(sch->n_scheduled > 0); /* the oldest always fits */
+    size_t n_tokens = scheduled_tokens(sch);
     int rc = run(e, &err);
+    uint64_t computed = clock_now_ns();
     if (rc == 0) {
         scheduler_computed(sch);
     }
@@ -436,8 +449,10 @@ static void step(struct engine *e) {
             logits_row = take_rows(e, i, logits_row);
         }
     }
+    uint64_t now = clock_now_ns();
+    step_stats_observe(&e->step_stats, n_tokens, now - began, now - computed);
     count(&e->counters.steps, 1);
-    atomic_store_explicit(&e->counters.last_step_ns, clock_now_ns(), memory_order_relaxed);
+    atomic_store_explicit(&e->counters.last_step_ns, now, memory_order_relaxed);
     publish_gauges(e);
     event_ring_notify(&e->events);
 }
@@ -721,6 +736,7 @@ void engine_get_stats(const struct engine *e, struct engine_stats *out) {
         .drafts = atomic_load_explicit(&c->drafts, memory_order_relaxed),
         .drafted_tokens = atomic_load_explicit(&c->drafted_tokens, memory_order_relaxed),
     };
+    step_stats_read(&e->step_stats, out);
     for (size_t i = 0; i < ENGINE_MAX_SPECULATIVE; i++) {
         out->accepted_at[i] = atomic_load_explicit(&c->accepted_at[i], memory_order_relaxed);
         out->accepted_tokens += out->accepted_at[i];

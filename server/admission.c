@@ -121,9 +121,17 @@ void admission_release(struct admission *a, struct ticket *t, uint64_t now_ns) {
     pthread_mutex_unlock(&a->lock);
 }
 
-size_t admission_waiting_tokens(struct admission *a) {
+static size_t read(struct admission *a, const size_t *count) {
     pthread_mutex_lock(&a->lock);
-    size_t tokens = a->waiting_tokens;
+    size_t n = *count;
     pthread_mutex_unlock(&a->lock);
-    return tokens;
+    return n;
+}
+
+size_t admission_held(struct admission *a) {
+    return read(a, &a->held);
+}
+
+size_t admission_waiting_tokens(struct admission *a) {
+    return read(a, &a->waiting_tokens);
 }

@@ -64,7 +64,8 @@ void admission_ended(struct admission *a, struct ticket *t, bool started, size_t
 /* Drop what is left of it: it was refused before the engine had it. */
 void admission_release(struct admission *a, struct ticket *t, uint64_t now_ns);
 
-/* Prompt tokens that wait, as far as they are known. */
+/* Choices that are held; prompt tokens that wait, as far as they are known. */
+size_t admission_held(struct admission *a);
 size_t admission_waiting_tokens(struct admission *a);
 
 /* Whole seconds after which as much as waits now will have left, by the measured rates. */

@@ -79,6 +79,7 @@ struct exchange {
     struct buf body;
     size_t accounted;  /* of body, in http->buffered */
     uint64_t received; /* body bytes, kept or not */
+    uint64_t sent;     /* of the answer's body, handed over */
     bool body_done;
     bool parked;  /* suspended in libmicrohttpd; resumed exactly once for each time */
     bool watched; /* in the hang-up set */
@@ -791,6 +792,7 @@ void exchange_reply(struct exchange *x, int status, const char *type, struct buf
     x->status = status;
     x->type = type;
     x->out = *body;
+    x->sent = x->out.len;
     *body = BUF_INIT;
     wake(x);
 }
@@ -822,6 +824,7 @@ bool exchange_write(struct exchange *x, const char *bytes, size_t len) {
         drop(x);
         return false;
     }
+    x->sent += len;
     wake(x);
     return true;
 }
@@ -829,6 +832,14 @@ bool exchange_write(struct exchange *x, const char *bytes, size_t len) {
 void exchange_end(struct exchange *x) {
     x->ended = true;
     wake(x);
+}
+
+uint64_t exchange_received(const struct exchange *x) {
+    return x->received;
+}
+
+uint64_t exchange_sent(const struct exchange *x) {
+    return x->sent;
 }
 
 size_t exchange_unsent(const struct exchange *x) {

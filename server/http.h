@@ -99,6 +99,8 @@ void exchange_stream(struct exchange *x, const char *type);
  * `gone` is not called for it. */
 bool exchange_write(struct exchange *x, const char *bytes, size_t len);
 void exchange_end(struct exchange *x);
+uint64_t exchange_received(const struct exchange *x); /* bytes of the request's body, kept or not */
+uint64_t exchange_sent(const struct exchange *x);     /* bytes of the answer's body that were handed over for sending */
 size_t exchange_unsent(const struct exchange *x);
 
 #endif

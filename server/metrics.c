@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -19,6 +20,11 @@ static const struct bounds bounds[] = {
     [BUCKETS_E] = {21, {.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680}},
     [BUCKETS_TOKENS] = {19, {1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6}},
     [BUCKETS_N] = {5, {1, 2, 5, 10, 20}},
+    [BUCKETS_STEP_TOKENS] = {13, {ENGINE_STEP_TOKENS_BOUNDS}},
+    [BUCKETS_STEP_SECONDS] = {16, {ENGINE_STEP_SECONDS_BOUNDS}},
+    [BUCKETS_HTTP] = {3, {.1, .5, 1}},
+    [BUCKETS_HTTP_FINE] = {21, {.01, .025, .05, .075, .1, .25, .5, .75, 1,  1.5, 2,
+                                2.5, 3,    3.5, 4,    4.5, 5,  7.5, 10, 30,  60}},
 };
 
 void histogram_observe(struct histogram *h, int buckets, double value) {
@@ -44,8 +50,13 @@ size_t metrics_endpoint(struct metrics *m, const char *handler, const char *meth
     return m->n_endpoints++;
 }
 
-void metrics_count_answer(struct metrics *m, size_t endpoint, int status) {
-    m->endpoints[endpoint].by_class[status >= 500 ? 2 : status >= 400 ? 1 : 0]++;
+void metrics_count_answer(struct metrics *m, size_t endpoint, const struct answer_facts *a) {
+    struct endpoint_count *e = &m->endpoints[endpoint];
+    e->by_class[a->status >= 500 ? 2 : a->status >= 400 ? 1 : 0]++;
+    e->request_bytes += (double)a->request_bytes;
+    e->response_bytes += (double)a->response_bytes;
+    histogram_observe(&e->seconds, BUCKETS_HTTP, a->seconds);
+    histogram_observe(&m->http_seconds, BUCKETS_HTTP_FINE, a->seconds);
 }
 
 /* ---- the page ------------------------------------------------------------------------------------------------ */
@@ -97,12 +108,15 @@ static void value(struct page *p, const char *type, const char *name, const char
     buf_putc(p->out, '\n');
 }
 
-static void histogram(struct page *p, const char *prefix, const char *name, const char *help, const struct histogram *h,
-                      int buckets) {
+/* Further ones of a family follow with help NULL. */
+static void histogram(struct page *p, const char *prefix, const char *name, const char *own, const char *help,
+                      const struct histogram *h, int buckets) {
     const struct bounds *b = &bounds[buckets];
     uint64_t below = 0;
-    p->family = NULL;
-    head(p, prefix, name, "histogram", help);
+    if (help) {
+        p->family = NULL;
+        head(p, prefix, name, "histogram", help);
+    }
     for (size_t i = 0; i <= b->n; i++) {
         char le[40] = "le=\"+Inf\"";
         if (i < b->n) {
@@ -110,15 +124,15 @@ static void histogram(struct page *p, const char *prefix, const char *name, cons
         }
         below += h->counts[i];
         buf_printf(p->out, "%s%s_bucket", prefix, name);
-        labels(p, is_vllm(prefix), "", le);
+        labels(p, is_vllm(prefix), own, le);
         buf_printf(p->out, " %llu\n", (unsigned long long)below);
     }
     buf_printf(p->out, "%s%s_sum", prefix, name);
-    labels(p, is_vllm(prefix), "", "");
+    labels(p, is_vllm(prefix), own, "");
     buf_putc(p->out, ' ');
     number(p->out, h->sum);
     buf_printf(p->out, "\n%s%s_count", prefix, name);
-    labels(p, is_vllm(prefix), "", "");
+    labels(p, is_vllm(prefix), own, "");
     buf_printf(p->out, " %llu\n", (unsigned long long)below);
 }
 
@@ -135,6 +149,7 @@ static void label_value(struct buf *out, const char *s) {
     }
 }
 
+/* The routes by name and method; the classes of one after another. */
 static void answers(struct page *p, const struct metrics *m) {
     static const char *const classes[METRICS_STATUS_CLASSES] = {"2xx", "4xx", "5xx"};
     for (size_t i = 0; i < m->n_endpoints; i++) {
@@ -145,6 +160,33 @@ static void answers(struct page *p, const struct metrics *m) {
             value(p, "counter", "http_requests_total", own, "Answers by route, method and class of status.",
                   (double)m->endpoints[i].by_class[c]);
         }
+    }
+    for (size_t i = 0; i < m->n_endpoints; i++) {
+        char own[160];
+        snprintf(own, sizeof own, "handler=\"%s\",method=\"%s\"", m->endpoints[i].handler, m->endpoints[i].method);
+        histogram(p, "", "http_request_duration_seconds", own,
+                  i == 0 ? "From the headers of a request to the end of its answer, by route." : NULL,
+                  &m->endpoints[i].seconds, BUCKETS_HTTP);
+    }
+    histogram(p, "", "http_request_duration_highr_seconds", "",
+              "From the headers of a request to the end of its answer, of all routes.", &m->http_seconds,
+              BUCKETS_HTTP_FINE);
+}
+
+/* Sum and count, by route. */
+static void sizes(struct page *p, const struct metrics *m, const char *name, const char *help, size_t offset) {
+    p->family = NULL;
+    head(p, "", name, "summary", help);
+    for (size_t i = 0; i < m->n_endpoints; i++) {
+        const struct endpoint_count *e = &m->endpoints[i];
+        uint64_t n = 0;
+        for (size_t c = 0; c < METRICS_STATUS_CLASSES; c++) {
+            n += e->by_class[c];
+        }
+        buf_printf(p->out, "%s_sum{handler=\"%s\",method=\"%s\"} %.0f\n", name, e->handler, e->method,
+                   *(const double *)(const void *)((const char *)e + offset));
+        buf_printf(p->out, "%s_count{handler=\"%s\",method=\"%s\"} %llu\n", name, e->handler, e->method,
+                   (unsigned long long)n);
     }
 }
 
@@ -180,12 +222,12 @@ static double cpu_seconds(void) {
 }
 
 struct values {
-    double zero, one, backend_cpu, backend_null, running, waiting, waiting_tokens, ready, kv_blocks, kv_blocks_used, kv_usage, prompt_tokens, generation_tokens,
-        cached_tokens, computed_tokens, drafts, drafted_tokens, accepted_tokens, steps, preemptions, nonfinite_logits, seq_running, seq_waiting, start_time,
+    double zero, one, backend_cpu, backend_null, running, waiting, waiting_tokens, ready, kv_blocks, kv_blocks_used, kv_usage, kv_blocks_cached,
+        prompt_tokens, generation_tokens, cached_tokens, computed_tokens, cache_queries, cache_hits, seq_capacity, seq_deferred, drafts, drafted_tokens, accepted_tokens, steps, preemptions, nonfinite_logits, seq_running, seq_waiting, start_time,
         cpu_seconds, resident_bytes, open_fds;
 };
 
-static struct values read_values(const struct metrics_view *v) {
+static struct values read_values(const struct metrics *m, const struct metrics_view *v) {
     const struct engine_stats *s = &v->stats;
     return (struct values){
         .one = 1,
@@ -198,10 +240,13 @@ static struct values read_values(const struct metrics_view *v) {
         .kv_blocks = (double)s->kv_blocks,
         .kv_blocks_used = (double)s->kv_blocks_used,
         .kv_usage = s->kv_blocks ? (double)s->kv_blocks_used / (double)s->kv_blocks : 0,
-        .prompt_tokens = (double)s->prompt_tokens,
+        .kv_blocks_cached = (double)s->kv_blocks_cached,
+        .prompt_tokens = (double)m->prompt_tokens,
         .generation_tokens = (double)s->generation_tokens,
-        .cached_tokens = (double)s->cached_tokens,
-        .computed_tokens = (double)(s->prompt_tokens - s->cached_tokens),
+        .cached_tokens = (double)m->cached_tokens,
+        .computed_tokens = (double)(m->prompt_tokens - m->cached_tokens),
+        .cache_queries = (double)s->prefix_cache_queries,
+        .cache_hits = (double)s->cached_tokens,
         .drafts = (double)s->drafts,
         .drafted_tokens = (double)s->drafted_tokens,
         .accepted_tokens = (double)s->accepted_tokens,
@@ -209,7 +254,9 @@ static struct values read_values(const struct metrics_view *v) {
         .preemptions = (double)s->preemptions,
         .nonfinite_logits = (double)s->nonfinite_logits,
         .seq_running = (double)s->running,
-        .seq_waiting = (double)s->waiting,
+        .seq_waiting = (double)s->waiting + v->preparing,
+        .seq_capacity = (double)s->waiting,
+        .seq_deferred = v->preparing,
         .start_time = v->start_time,
         .cpu_seconds = cpu_seconds(),
         .resident_bytes = resident_bytes(),
@@ -239,9 +286,19 @@ static void cache_config(struct page *p, const struct metrics_view *v) {
     buf_printf(p->out, "vllm:cache_config_info{%s} 1\n", own);
 }
 
+static void step_histogram(struct page *p, const char *name, const char *vllm_name, const char *help,
+                           const struct engine_histogram *h, int buckets) {
+    struct histogram copy = {.sum = h->sum};
+    memcpy(copy.counts, h->counts, sizeof h->counts);
+    histogram(p, "inferd_", name, "", help, &copy, buckets);
+    if (vllm_name[0]) {
+        histogram(p, "vllm:", vllm_name, "", help, &copy, buckets);
+    }
+}
+
 void metrics_write(const struct metrics *m, const struct metrics_view *view, struct buf *out) {
     struct page p = {.out = out};
-    struct values v = read_values(view);
+    struct values v = read_values(m, view);
     buf_puts(&p.common, "model_name=\"");
     label_value(&p.common, view->model);
     buf_puts(&p.common, "\",engine=\"0\"");
@@ -255,11 +312,17 @@ void metrics_write(const struct metrics *m, const struct metrics_view *view, str
     accepted_by_position(&p, "vllm:spec_decode_num_accepted_tokens_per_pos_total", &view->stats);
     cache_config(&p, view);
 #define X(field, buckets, name, help)                                                                                  \
-    histogram(&p, "inferd_", name, help, &m->field, buckets);                                                          \
-    histogram(&p, "vllm:", name, help, &m->field, buckets);
+    histogram(&p, "inferd_", name, "", help, &m->field, buckets);                                                      \
+    histogram(&p, "vllm:", name, "", help, &m->field, buckets);
     METRICS_HISTOGRAMS(X)
 #undef X
+#define X(field, buckets, name, vllm_name, help) step_histogram(&p, name, vllm_name, help, &view->stats.field, buckets);
+    METRICS_STEP_HISTOGRAMS(X)
+#undef X
     p.family = NULL;
+#define X(field, name, help) sizes(&p, m, name, help, offsetof(struct endpoint_count, field));
+    METRICS_HTTP_SIZES(X)
+#undef X
     answers(&p, m);
     out->failed = out->failed || p.common.failed;
     buf_free(&p.common);

@@ -18,6 +18,7 @@
     X(received, "inferd_requests_received_total", "", "Requests to the generating endpoints.")                        \
     X(finished_stop, "inferd_requests_finished_total", "reason=\"stop\"", "Requests that ran to an end, by reason.")  \
     X(finished_length, "inferd_requests_finished_total", "reason=\"length\"", "")                                     \
+    X(finished_repetition, "inferd_requests_finished_total", "reason=\"repetition\"", "")                             \
     X(finished_cancelled, "inferd_requests_finished_total", "reason=\"cancelled\"", "")                               \
     X(finished_error, "inferd_requests_finished_total", "reason=\"error\"", "")                                       \
     X(finished_deadline, "inferd_requests_finished_total", "reason=\"deadline\"", "")                                 \
@@ -50,6 +51,10 @@
     X(backend_null, "gauge", "inferd_backend_info", "backend=\"null\"", "")                                               \
     X(kv_blocks, "gauge", "inferd_kv_blocks", "", "Blocks of KV memory.")                                             \
     X(kv_blocks_used, "gauge", "inferd_kv_blocks_used", "", "Blocks of KV memory that sequences hold.")               \
+    X(kv_blocks_cached, "gauge", "inferd_kv_blocks_cached", "",                                                       \
+      "Blocks that nobody holds and that a prompt may find again.")                                                   \
+    X(cache_queries, "counter", "inferd_prefix_cache_queries_total", "", "Tokens looked up in the prefix cache.")     \
+    X(cache_hits, "counter", "inferd_prefix_cache_hits_total", "", "Tokens found in the prefix cache.")               \
     X(prompt_tokens, "counter", "inferd_prompt_tokens_total", "", "Prompt tokens taken in.")                          \
     X(generation_tokens, "counter", "inferd_generation_tokens_total", "", "Tokens generated.")                        \
     X(cached_tokens, "counter", "inferd_prompt_tokens_cached_total", "", "Prompt tokens found in the prefix cache.")  \
@@ -64,8 +69,9 @@
     X(nonfinite_logits, "counter", "inferd_nonfinite_logits_total", "", "Sequences ended by NaN or infinite logits.") \
     X(seq_running, "gauge", "vllm:num_requests_running", "", "Sequences in the running batch.")                       \
     X(seq_waiting, "gauge", "vllm:num_requests_waiting", "", "Sequences that wait to run.")                           \
-    X(seq_waiting, "gauge", "vllm:num_requests_waiting_by_reason", "reason=\"capacity\"", "Waiting, by reason.")      \
-    X(zero, "gauge", "vllm:num_requests_waiting_by_reason", "reason=\"deferred\"", "")                                \
+    X(seq_capacity, "gauge", "vllm:num_requests_waiting_by_reason", "reason=\"capacity\"",                            \
+      "Sequences that wait: for room in the engine; being parsed and tokenised (deferred).")                          \
+    X(seq_deferred, "gauge", "vllm:num_requests_waiting_by_reason", "reason=\"deferred\"", "")                        \
     X(kv_usage, "gauge", "vllm:kv_cache_usage_perc", "", "Share of KV memory in use, 0 to 1.")                        \
     X(one, "gauge", "vllm:engine_sleep_state", "sleep_state=\"awake\"", "Always awake.")                              \
     X(zero, "gauge", "vllm:engine_sleep_state", "sleep_state=\"weights_offloaded\"", "")                              \
@@ -76,8 +82,8 @@
     X(cached_tokens, "counter", "vllm:prompt_tokens_by_source_total", "source=\"local_cache_hit\"", "")               \
     X(zero, "counter", "vllm:prompt_tokens_by_source_total", "source=\"external_kv_transfer\"", "")                   \
     X(generation_tokens, "counter", "vllm:generation_tokens_total", "", "Tokens generated.")                          \
-    X(prompt_tokens, "counter", "vllm:prefix_cache_queries_total", "", "Tokens looked up in the prefix cache.")       \
-    X(cached_tokens, "counter", "vllm:prefix_cache_hits_total", "", "Tokens found in the prefix cache.")              \
+    X(cache_queries, "counter", "vllm:prefix_cache_queries_total", "", "Tokens looked up in the prefix cache.")       \
+    X(cache_hits, "counter", "vllm:prefix_cache_hits_total", "", "Tokens found in the prefix cache.")              \
     X(preemptions, "counter", "vllm:num_preemptions_total", "", "Sequences set back to waiting.")                     \
     X(nonfinite_logits, "counter", "vllm:corrupted_requests_total", "", "Sequences with NaN in their logits.")        \
     X(start_time, "gauge", "process_start_time_seconds", "", "Start of the process, in Unix time.")                   \
@@ -102,6 +108,13 @@
     X(request_computed, BUCKETS_TOKENS, "request_prefill_kv_computed_tokens", "Prompt tokens that were not cached.")  \
     X(request_n, BUCKETS_N, "request_params_n", "n of a request.")
 
+/* Of the engine's steps. X(field of struct engine_stats, buckets, inferd_NAME, vllm:NAME or "", help) */
+#define METRICS_STEP_HISTOGRAMS(X)                                                                                     \
+    X(step_tokens, BUCKETS_STEP_TOKENS, "step_tokens", "iteration_tokens_total", "Tokens of a step.")                 \
+    X(step_seconds, BUCKETS_STEP_SECONDS, "step_seconds", "", "Time of a step.")                                      \
+    X(sampling_seconds, BUCKETS_STEP_SECONDS, "step_sampling_seconds", "",                                            \
+      "Time of a step that went into sampling and telling tokens.")
+
 #define METRICS_MAX_BUCKETS 24
 
 struct histogram {
@@ -115,7 +128,14 @@ struct histogram {
 struct endpoint_count {
     const char *handler, *method;
     uint64_t by_class[METRICS_STATUS_CLASSES];
+    double request_bytes, response_bytes; /* sums */
+    struct histogram seconds;
 };
+
+/* HTTP as Python servers count it: X(field of struct endpoint_count, name, help) */
+#define METRICS_HTTP_SIZES(X)                                                                                          \
+    X(request_bytes, "http_request_size_bytes", "Bytes of request bodies.")                                           \
+    X(response_bytes, "http_response_size_bytes", "Bytes of the bodies of answers.")
 
 struct metrics {
 #define X(field, name, labels, help) uint64_t field;
@@ -124,11 +144,14 @@ struct metrics {
 #define X(field, buckets, name, help) struct histogram field;
     METRICS_HISTOGRAMS(X)
 #undef X
+    uint64_t prompt_tokens, cached_tokens; /* of choices whose prompt was computed; cached: the part that was found */
+    struct histogram http_seconds;         /* of all endpoints */
     struct endpoint_count endpoints[METRICS_MAX_ENDPOINTS];
     size_t n_endpoints;
 };
 
-enum metrics_buckets { BUCKETS_T, BUCKETS_I, BUCKETS_E, BUCKETS_TOKENS, BUCKETS_N };
+enum metrics_buckets { BUCKETS_T, BUCKETS_I, BUCKETS_E, BUCKETS_TOKENS, BUCKETS_N,
+                       BUCKETS_STEP_TOKENS, BUCKETS_STEP_SECONDS, BUCKETS_HTTP, BUCKETS_HTTP_FINE };
 
 #define metrics_observe(m, field, value) histogram_observe(&(m)->field, METRICS_BUCKETS_##field, (value))
 #define X(field, buckets, name, help) METRICS_BUCKETS_##field = buckets,
@@ -138,11 +161,17 @@ void histogram_observe(struct histogram *h, int buckets, double value);
 
 /* The row of a route and method (both static); made on first use, so ask for all of them at start. */
 size_t metrics_endpoint(struct metrics *m, const char *handler, const char *method);
-void metrics_count_answer(struct metrics *m, size_t endpoint, int status);
+struct answer_facts {
+    int status;
+    uint64_t request_bytes, response_bytes; /* of the bodies */
+    double seconds;                         /* from the headers to the last byte */
+};
+void metrics_count_answer(struct metrics *m, size_t endpoint, const struct answer_facts *a);
 
 struct metrics_view {
     double running, waiting, ready; /* requests */
     double waiting_tokens;          /* of their prompts */
+    double preparing;               /* choices that are being parsed and tokenised */
     struct engine_stats stats;
     const char *model; /* the served name */
     double start_time; /* Unix time of the process */

@@ -35,6 +35,7 @@ void probe_metrics(struct server *s, struct exchange *x) {
     struct metrics_view view = {
         .running = (double)running,
         .waiting = (double)waiting,
+        .preparing = (double)(admission_held(&s->admission) - s->n_running_choices),
         .waiting_tokens = (double)admission_waiting_tokens(&s->admission),
         .ready = server_refusal(s) == NULL,
         .model = s->model,

@@ -102,7 +102,7 @@ static void request_free(struct request *r) {
 /* Count the end, once: by the worst of what happened to it. */
 static void account(struct request *r) {
     struct metrics *m = &r->server->metrics;
-    bool length = false;
+    bool length = false, repetition = false;
     if (r->phase == REQUEST_ENDED) {
         return;
     }
@@ -110,6 +110,7 @@ static void account(struct request *r) {
     deadline_set(&r->server->deadlines, &r->deadline, 0);
     for (size_t i = 0; i < r->n_choices; i++) {
         length = length || r->choices[i].finish == FINISH_LENGTH;
+        repetition = repetition || r->choices[i].finish == FINISH_REPETITION;
     }
     if (r->expired) {
         m->finished_deadline++;
@@ -119,7 +120,9 @@ static void account(struct request *r) {
         m->finished_cancelled++;
         m->cancelled++;
     } else {
-        *(length ? &m->finished_length : &m->finished_stop) += 1;
+        *(length       ? &m->finished_length
+          : repetition ? &m->finished_repetition
+                       : &m->finished_stop) += 1;
         metrics_observe(m, e2e, seconds_between(r->ready_ns, clock_now_ns()));
     }
 }
@@ -696,6 +699,18 @@ static void on_started(struct request *r, struct choice *c, uint64_t now) {
     }
 }
 
+/* Its prompt is computed: that, too, costs, whether or not anybody still waits for the answer. */
+static void count_prompt(struct choice *c, const struct engine_event *e) {
+    struct metrics *m = &c->request->server->metrics;
+    bool computed = e->kind == ENGINE_EVENT_TOKEN || (e->kind == ENGINE_EVENT_DONE && e->finish != FINISH_CANCELLED);
+    if (computed && !c->prompt_counted) {
+        size_t tokens = prompt_tokens(c);
+        c->prompt_counted = true;
+        m->prompt_tokens += tokens;
+        m->cached_tokens += e->cached_tokens < tokens ? e->cached_tokens : tokens;
+    }
+}
+
 static void on_token_time(struct request *r, struct choice *c, uint64_t now) {
     struct metrics *m = &r->server->metrics;
     if (!c->first_ns) {
@@ -765,7 +780,9 @@ static void observe_choice(struct request *r, const struct choice *c, const stru
     if (e->completion_tokens > 1) {
         metrics_observe(m, per_token, seconds_between(c->first_ns, c->last_ns) / (double)(e->completion_tokens - 1));
     }
-    *(e->finish == FINISH_LENGTH ? &m->success_length : &m->success_stop) += 1;
+    *(e->finish == FINISH_LENGTH       ? &m->success_length
+      : e->finish == FINISH_REPETITION ? &m->success_repetition
+                                       : &m->success_stop) += 1;
 }
 
 static void write_whole(const struct request *r, struct buf *out) {
@@ -870,6 +887,7 @@ void request_on_event(struct server *s, const struct engine_event *e, uint64_t n
         s->n_running_choices--;
         admission_ended(&s->admission, &r->ticket, c->started_ns != 0, prompt_tokens(c), now);
     }
+    count_prompt(c, e);
     if (e->kind == ENGINE_EVENT_STARTED) {
         on_started(r, c, now);
     } else if (e->kind == ENGINE_EVENT_PROMPT && !deaf) {
@@ -937,7 +955,7 @@ void requests_count(const struct server *s, size_t *running, size_t *waiting) {
 /* ---- for the two APIs ---------------------------------------------------------------------------------------- */
 
 const char *request_finish_reason(const struct choice *c) {
-    return c->finish == FINISH_LENGTH ? "length" : "stop";
+    return c->finish == FINISH_LENGTH ? "length" : c->finish == FINISH_REPETITION ? "repetition" : "stop";
 }
 
 void request_write_head(const struct request *r, const char *object, struct buf *out) {

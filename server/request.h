@@ -42,6 +42,7 @@ struct choice {
     size_t index;
     uint64_t id;     /* the engine's; 0 = not in the engine */
     bool done;       /* ended as it should */
+    bool prompt_counted;
     struct buf text; /* all of it; in a stream, what waits for the next chunk (nothing, between two events) */
     size_t shown;    /* bytes of generated text, so far */
     struct logprobs logprobs;
@@ -141,7 +142,7 @@ void requests_count(const struct server *s, size_t *running, size_t *waiting);
 int request_go_on(struct request *r, size_t prompt_bytes, struct error *err);
 int request_alloc_prompts(struct request *r, size_t n, struct error *err);
 size_t request_ready_logprobs(const struct choice *c, bool last); /* how many entries may be written now */
-const char *request_finish_reason(const struct choice *c);        /* "stop", "length" */
+const char *request_finish_reason(const struct choice *c);        /* "stop", "length", "repetition" */
 /* {"id":…,"object":…,"created":…,"model":…,"system_fingerprint":…   (the object stays open) */
 void request_write_head(const struct request *r, const char *object, struct buf *out);
 void request_write_usage(const struct request *r, struct buf *out); /* {"prompt_tokens":…} */

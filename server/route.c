@@ -8,6 +8,7 @@
 #include "request.h"
 #include "server_state.h"
 
+#include <inferd/clock.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -17,6 +18,7 @@ enum route_flags {
     ROUTE_LOADED = 2, /* 503 until the model is loaded */
     ROUTE_WORK = 4,   /* 503 while draining, too */
     ROUTE_PREFIX = 8, /* the path goes on */
+    ROUTE_PROBE = 16, /* not in the HTTP metrics */
 };
 
 /* A row answers one method; HEAD goes where GET goes. */
@@ -36,11 +38,11 @@ static const struct route routes[] = {
     {"/v1/models/", HTTP_GET, ROUTE_LOADED | ROUTE_PREFIX, .answer = api_models},
     {"/tokenize", HTTP_POST, ROUTE_LOADED | ROUTE_WORK, .tokenize = 1},
     {"/detokenize", HTTP_POST, ROUTE_LOADED | ROUTE_WORK, .tokenize = -1},
-    {"/livez", HTTP_GET, ROUTE_OPEN, .answer = probe_live},
-    {"/readyz", HTTP_GET, ROUTE_OPEN, .answer = probe_ready},
-    {"/health", HTTP_GET, ROUTE_OPEN, .answer = probe_ready},
-    {"/metrics", HTTP_GET, 0, .answer = probe_metrics},
-    {"/version", HTTP_GET, 0, .answer = probe_version},
+    {"/livez", HTTP_GET, ROUTE_OPEN | ROUTE_PROBE, .answer = probe_live},
+    {"/readyz", HTTP_GET, ROUTE_OPEN | ROUTE_PROBE, .answer = probe_ready},
+    {"/health", HTTP_GET, ROUTE_OPEN | ROUTE_PROBE, .answer = probe_ready},
+    {"/metrics", HTTP_GET, ROUTE_PROBE, .answer = probe_metrics},
+    {"/version", HTTP_GET, ROUTE_PROBE, .answer = probe_version},
 };
 #define N_ROUTES (sizeof routes / sizeof routes[0])
 
@@ -65,20 +67,28 @@ static bool allows(const struct route *r, enum http_method m) {
 
 void route_register(struct server *s) {
     for (size_t i = 0; i < N_ROUTES; i++) {
-        metrics_endpoint(&s->metrics, routes[i].path, method_name(routes[i].method));
+        if (!(routes[i].flags & ROUTE_PROBE)) {
+            metrics_endpoint(&s->metrics, routes[i].path, method_name(routes[i].method));
+        }
     }
     metrics_endpoint(&s->metrics, "other", "other");
 }
 
+/* Probes and scrapes, which come every few seconds, are not counted: they would hide what clients get. */
 static void count_answer(struct server *s, const struct exchange *x) {
     const struct route *r = find_route(exchange_path(x));
-    int status = exchange_status(x);
-    if (status) {
-        bool known = r && allows(r, exchange_method(x));
+    const struct answer_facts facts = {
+        .status = exchange_status(x),
+        .request_bytes = exchange_received(x),
+        .response_bytes = exchange_sent(x),
+        .seconds = (double)(clock_now_ns() - exchange_arrived_ns(x)) / 1e9,
+    };
+    bool known = r && allows(r, exchange_method(x));
+    if (facts.status && !(known && (r->flags & ROUTE_PROBE))) {
         metrics_count_answer(&s->metrics,
                              known ? metrics_endpoint(&s->metrics, r->path, method_name(r->method))
                                    : metrics_endpoint(&s->metrics, "other", "other"),
-                             status);
+                             &facts);
     }
 }
 

@@ -108,6 +108,7 @@ static void load_work(void *arg) {
     struct load *load = arg;
     struct engine_config config;
     config_engine(load->server->config, &config);
+    config.max_waiting_tokens = 0; /* admission.c bounds them, from before they are tokenised */
     load->server->load_failed = engine_open(&config, &load->engine, &load->server->load_error) != 0;
 }
 

@@ -244,6 +244,16 @@ bool engine_wait(struct engine *e, struct engine_event *out, int timeout_ms);
 /* Refuse new requests from now on. Running ones go on. */
 void engine_drain(struct engine *e);
 
+/* Upper bounds of the buckets of histograms over steps; what is above all of them is counted in one more. */
+#define ENGINE_STEP_TOKENS_BOUNDS 1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384
+#define ENGINE_STEP_SECONDS_BOUNDS                                                                                     \
+    .0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10
+#define ENGINE_STEP_BUCKETS 18
+struct engine_histogram {
+    uint64_t counts[ENGINE_STEP_BUCKETS]; /* of each bucket alone */
+    double sum;
+};
+
 struct engine_stats {
     uint64_t running, waiting;          /* gauges; running = sequences that hold KV or are scheduled */
     uint64_t kv_blocks_used, kv_blocks; /* gauges */
@@ -257,6 +267,9 @@ struct engine_stats {
     uint64_t nonfinite_logits;
     uint64_t last_step_ns; /* clock_now_ns of the last finished step */
     bool idle;             /* nothing to do */
+    struct engine_histogram step_tokens;      /* tokens computed in a step */
+    struct engine_histogram step_seconds;     /* s a step took */
+    struct engine_histogram sampling_seconds; /* s of it spent on sampling and telling the tokens */
 };
 void engine_get_stats(const struct engine *e, struct engine_stats *out); /* any thread */
 

@@ -17,8 +17,12 @@ static const struct metrics_view view = {
     .kv_block_size = 16,
     .kv_blocks = 10,
     .max_model_len = 80,
+    .preparing = 4,
+    .waiting_tokens = 17,
     .stats = {
-        .kv_blocks = 10, .kv_blocks_used = 5, .running = 2, .waiting = 3, .prompt_tokens = 100, .cached_tokens = 40}};
+        .kv_blocks = 10, .kv_blocks_used = 5, .kv_blocks_cached = 3, .running = 2, .waiting = 3,
+        .prefix_cache_queries = 70, .cached_tokens = 50,
+        .step_tokens = {.counts = {1, 2, [3] = 4, [13] = 8}, .sum = 99}}};
 
 static bool has_line(const char *text, const char *line) {
     char wanted[512];
@@ -77,25 +81,41 @@ Test(metrics, families_are_whole) {
 }
 
 Test(metrics, values) {
-    struct metrics m = {.received = 7, .finished_stop = 3};
+    struct metrics m = {.received = 7, .finished_stop = 3, .prompt_tokens = 100, .cached_tokens = 40};
     size_t row = metrics_endpoint(&m, "/x", "GET");
-    metrics_count_answer(&m, row, 200);
-    metrics_count_answer(&m, row, 404);
-    metrics_count_answer(&m, row, 503);
-    metrics_count_answer(&m, row, 500);
+    static const int statuses[] = {200, 404, 503, 500};
+    for (int i = 0; i < 4; i++) {
+        metrics_count_answer(&m, row, &(struct answer_facts){statuses[i], 100, 7, 0.5 * i});
+    }
     cr_assert_eq(metrics_endpoint(&m, "/x", "GET"), row);
     char *text = page(&m, &view);
     cr_assert(has_line(text, "inferd_requests_received_total 7"));
     cr_assert(has_line(text, "inferd_requests_finished_total{reason=\"stop\"} 3"));
     cr_assert(has_line(text, "vllm:kv_cache_usage_perc{model_name=\"m\",engine=\"0\"} 0.5"));
     cr_assert(has_line(text, "vllm:num_requests_running{model_name=\"m\",engine=\"0\"} 2"));
-    cr_assert(has_line(text, "vllm:num_requests_waiting{model_name=\"m\",engine=\"0\"} 3"));
+    /* waiting = capacity + deferred */
+    cr_assert(has_line(text, "vllm:num_requests_waiting{model_name=\"m\",engine=\"0\"} 7"));
+    cr_assert(has_line(
+        text, "vllm:num_requests_waiting_by_reason{model_name=\"m\",engine=\"0\",reason=\"capacity\"} 3"));
+    cr_assert(has_line(
+        text, "vllm:num_requests_waiting_by_reason{model_name=\"m\",engine=\"0\",reason=\"deferred\"} 4"));
+    cr_assert(has_line(text, "inferd_waiting_prompt_tokens 17"));
+    cr_assert(has_line(text, "inferd_kv_blocks_cached 3"));
+    cr_assert(has_line(text, "vllm:prefix_cache_queries_total{model_name=\"m\",engine=\"0\"} 70"));
+    cr_assert(has_line(text, "vllm:prefix_cache_hits_total{model_name=\"m\",engine=\"0\"} 50"));
+    cr_assert(has_line(text, "vllm:prompt_tokens_cached_total{model_name=\"m\",engine=\"0\"} 40"));
     cr_assert(has_line(
         text, "vllm:prompt_tokens_by_source_total{model_name=\"m\",engine=\"0\",source=\"local_compute\"} 60"));
     cr_assert(has_line(text,
                        "vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"10\",kv_cache_size_tokens=\"160\","
                        "kv_cache_max_concurrency=\"2.00\",engine=\"0\"} 1"));
     cr_assert(has_line(text, "http_requests_total{handler=\"/x\",method=\"GET\",status=\"5xx\"} 2"));
+    cr_assert(has_line(text, "http_request_size_bytes_sum{handler=\"/x\",method=\"GET\"} 400"));
+    cr_assert(has_line(text, "http_response_size_bytes_count{handler=\"/x\",method=\"GET\"} 4"));
+    cr_assert(has_line(text, "http_request_duration_seconds_bucket{handler=\"/x\",method=\"GET\",le=\"0.5\"} 2"));
+    cr_assert(has_line(text, "http_request_duration_seconds_sum{handler=\"/x\",method=\"GET\"} 3"));
+    cr_assert(has_line(text, "http_request_duration_highr_seconds_bucket{le=\"1.0\"} 3"));
+    cr_assert(has_line(text, "http_request_duration_highr_seconds_count 4"));
     free(text);
 }
 
@@ -128,6 +148,20 @@ Test(metrics, the_null_backend_is_told) {
     text = page(&m, &v);
     cr_assert(has_line(text, "inferd_backend_info{backend=\"null\"} 0"));
     cr_assert(has_line(text, "inferd_backend_info{backend=\"cpu\"} 1"));
+    free(text);
+}
+
+/* The engine's own: counted there, told here under both names. */
+Test(metrics, histograms_of_steps) {
+    struct metrics m = {0};
+    char *text = page(&m, &view);
+    cr_assert(has_line(text, "vllm:iteration_tokens_total_bucket{model_name=\"m\",engine=\"0\",le=\"1.0\"} 1"));
+    cr_assert(has_line(text, "vllm:iteration_tokens_total_bucket{model_name=\"m\",engine=\"0\",le=\"8.0\"} 3"));
+    cr_assert(has_line(text, "vllm:iteration_tokens_total_bucket{model_name=\"m\",engine=\"0\",le=\"32.0\"} 7"));
+    cr_assert(has_line(text, "vllm:iteration_tokens_total_bucket{model_name=\"m\",engine=\"0\",le=\"16384.0\"} 7"));
+    cr_assert(has_line(text, "vllm:iteration_tokens_total_bucket{model_name=\"m\",engine=\"0\",le=\"+Inf\"} 15"));
+    cr_assert(has_line(text, "inferd_step_tokens_sum 99"));
+    cr_assert(has_line(text, "inferd_step_seconds_count 0"));
     free(text);
 }
 
