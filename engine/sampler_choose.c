@@ -546,6 +546,7 @@ int32_t sampler_choose(struct sampler *s, const struct sample_input *in, const s
     struct draw d = {.s = s, .in = in, .p = p, .z = z, .z_max = sampler_float_of_key(max_key)};
     uint64_t random = sampler_random(in->seed, in->position, p->choice, SAMPLER_STREAM_CHOICE);
     size_t at = plan->n_leading;
+    s->n_kept = 0;
     set_temperature(&d, 1);
     if (at < plan->n && plan->stages[at] == SAMPLER_TEMPERATURE) {
         temperature_of_all(&d);
@@ -559,5 +560,7 @@ int32_t sampler_choose(struct sampler *s, const struct sample_input *in, const s
     for (; at < plan->n; at++) {
         run_stage(&d, plan->stages[at]);
     }
-    return p->mirostat ? mirostat(&d, random, state) : draw_kept(&d, random)->id;
+    int32_t chosen = p->mirostat ? mirostat(&d, random, state) : draw_kept(&d, random)->id;
+    s->n_kept = d.n;
+    return chosen;
 }

@@ -18,7 +18,8 @@ struct sampler {
     float *e;               /* [vocab_size] probability over the best token's */
     uint32_t *chunk_max;    /* [chunks] largest key of each SAMPLER_CHUNK ids */
     uint64_t *chunk_sum;    /* [chunks] sum of their weights */
-    struct candidate *kept; /* [vocab_size] in order of id */
+    struct candidate *kept; /* [n_kept], room for vocab_size, in order of id: what the last choice was drawn from */
+    size_t n_kept;          /* 0 = all of the vocabulary, or it was not drawn */
     int32_t *counts;        /* [vocab_size] zero between calls */
     int32_t *lengths;       /* [max_tokens] of dry */
     uint64_t bucket_mass[SAMPLER_BUCKETS];
