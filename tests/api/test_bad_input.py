@@ -95,6 +95,9 @@ BAD_FIELDS = [  # for both endpoints
     *[("stop", v) for v in ({}, 1, [1], [""], "", ["a", "b", "c", "d", "e"], ["a", None])],
     *[("stop_token_ids", v) for v in (1, ["1"], [-1], [1.5], [2**40], {})],
     *[("min_tokens", v) for v in (-1, 1.5, "1")],
+    *[("priority", v) for v in (1.5, "1", [], 2**31, -(2**31) - 1, True)],
+    *[("timeout", v) for v in (0, -1, 604801, 1e300, 1e-320, "1", [], True)],
+    *[("cache_salt", v) for v in ("", 1, [], "x" * 257)],
     *[("ignore_eos", v) for v in (1, "true", [])],
     *[("include_stop_str_in_output", v) for v in (1, "true")],
     *[("skip_special_tokens", v) for v in (1, "true")],
@@ -131,6 +134,18 @@ BAD_CHAT = [
 @pytest.mark.parametrize("field,value", BAD_CHAT, ids=lambda v: str(v)[:24])
 def test_a_chat_field_out_of_range(daemon, field, value):
     refused(daemon.post(CHAT, {"model": daemon.model, "messages": USER, field: value}), param=field)
+
+
+@pytest.mark.parametrize("header,values", [
+    ("X-Request-Timeout", ("0", "-1", "nan", "inf", "1e3", "604801", "9" * 60, "1s", "", "0x1", "1,5")),
+    ("X-Vllm-Priority", ("x", "1.5", "2147483648", "", "--1", "9" * 60)),
+])
+def test_a_header_out_of_range(daemon, header, values):
+    for value in values:
+        for path, base in ((CHAT, {"messages": USER}), (COMPLETIONS, {"prompt": "hi"})):
+            for stream in (False, True):
+                answer = daemon.post(path, {"model": daemon.model, **base, "max_tokens": 1, "stream": stream}, headers={header: value})
+                assert refused(answer)["param"] == header
 
 
 V = 10**6  # above every vocabulary here
