@@ -163,7 +163,8 @@ static void cancel_choices(struct request *r) {
 
 void request_gone(struct request *r) {
     if (!r->gone) {
-        r->gone = r->unwanted = true;
+        r->gone = true;
+        r->unwanted = true;
         cancel_choices(r);
         settle(r);
     }
@@ -171,7 +172,8 @@ void request_gone(struct request *r) {
 
 void request_completed(struct request *r) {
     r->exchange = NULL;
-    r->gone = r->unwanted = true;
+    r->gone = true;
+    r->unwanted = true;
     cancel_choices(r);
     settle(r);
 }
@@ -237,7 +239,8 @@ static void request_fail(struct request *r, const struct error *err) {
     if (r->failed || r->gone || r->phase == REQUEST_ENDED) {
         return;
     }
-    r->failed = r->unwanted = true;
+    r->failed = true;
+    r->unwanted = true;
     cancel_choices(r);
     if (!r->streaming) {
         api_reply_error(r->server, r->exchange, &e);
