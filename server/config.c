@@ -86,7 +86,7 @@ static const struct setting rows[] = {
      .help = "open connections at a time"},
     {AT(max_body_size), SETTING_SIZE, .initial = "8M", .min = 1024, .max = 1073741824, .group = "Connections",
      .help = "largest body of a request; beyond: 413"},
-    {AT(max_header_size), SETTING_SIZE, .initial = "32K", .min = 4096, .max = 1048576, .group = "Connections",
+    {AT(max_header_size), SETTING_SIZE, .initial = "16K", .min = 4096, .max = 1048576, .group = "Connections",
      .help = "largest head of a request, first line and headers together; beyond: 431"},
     {AT(header_timeout), SETTING_SECONDS, .initial = "10", .min = 0.1, .max = 3600, .group = "Connections",
      .help = "time for the head of a request to arrive"},

@@ -23,8 +23,14 @@
  * would lose an earlier one to the reset of the connection. Beyond, or with Expect, answer at once and close. */
 #define DISCARD_MAX ((uint64_t)64 << 20)
 
-#define SWEEP_MS 1000
+#define SWEEP_MS 1000 /* at least, from one sweep to the next */
 #define HANGUP_GRACE_MS 200
+
+/* Memory of a connection beyond its headers' bytes: what libmicrohttpd notes of them, and the head of the answer. Half
+ * of both together becomes resident with the first request, whatever its size. */
+#define CONNECTION_EXTRA ((size_t)8 << 10)
+/* Pieces of a stream to an HTTP/1.0 client; those of chunked ones lie in the connection's memory. */
+#define PLAIN_PIECE 512
 #define ACCEPT_AGAIN_MS 100
 #define WARN_AGAIN_NS 60000000000u
 
@@ -35,7 +41,8 @@ struct http {
     struct MHD_Daemon *daemon;
     struct loop_poll *poll;   /* libmicrohttpd's epoll descriptor */
     struct loop_timer *timer; /* its timeouts */
-    struct loop_timer *sweep; /* ours, one a second while there are connections */
+    struct loop_timer *sweep; /* ours, at the earliest deadline of all connections */
+    uint64_t sweep_ns;        /* when it is due; 0 = never */
     struct hangup *hangup;
     struct list connections;
     size_t port;
@@ -103,6 +110,26 @@ static uint64_t deadline(uint64_t ms) {
     return ms ? clock_now_ns() + ms * 1000000u : 0;
 }
 
+/* Look at all connections no later than `at`. 0 = no need. */
+static void sweep_by(struct http *h, uint64_t at) {
+    if (at && (!h->sweep_ns || at < h->sweep_ns)) {
+        uint64_t now = clock_now_ns();
+        h->sweep_ns = at;
+        loop_timer_set(h->sweep, at > now ? (at - now) / 1000000u + 1 : 1);
+    }
+}
+
+static void set_deadline(struct connection *c, uint64_t at) {
+    c->deadline_ns = at;
+    sweep_by(c->http, at);
+}
+
+/* When the client will have read nothing for too long; 0: it is not its turn to read. */
+static uint64_t stall_deadline(const struct exchange *x) {
+    uint64_t limit = x->http->config.write_timeout_ms * 1000000u;
+    return limit && x->stage == STREAMING && !x->parked ? x->last_taken_ns + limit : 0;
+}
+
 /* ---- suspending and waking ---------------------------------------------------------------------------------- */
 
 static void watch(struct exchange *x) {
@@ -128,6 +155,7 @@ static void wake(struct exchange *x) {
         x->last_taken_ns = loop_now_ns(x->http->loop);
         MHD_resume_connection(x->mhd);
         x->http->dirty = true;
+        sweep_by(x->http, stall_deadline(x));
     }
 }
 
@@ -161,7 +189,7 @@ static void on_hangup(void *watched) {
     uint64_t soon = deadline(HANGUP_GRACE_MS);
     struct connection *c = x->connection;
     x->hung_up = true;
-    c->deadline_ns = c->deadline_ns && c->deadline_ns < soon ? c->deadline_ns : soon;
+    set_deadline(c, c->deadline_ns && c->deadline_ns < soon ? c->deadline_ns : soon);
 }
 
 /* ---- the answer --------------------------------------------------------------------------------------------- */
@@ -194,7 +222,8 @@ static ssize_t read_stream(void *arg, uint64_t pos, char *to, size_t max) {
 static struct MHD_Response *make_response(struct exchange *x) {
     if (x->stage == STREAMING) {
         x->last_taken_ns = clock_now_ns();
-        return MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 4096, read_stream, x, NULL);
+        sweep_by(x->http, stall_deadline(x));
+        return MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, PLAIN_PIECE, read_stream, x, NULL);
     }
     size_t len = x->out.len;
     if (len == 0) {
@@ -345,7 +374,7 @@ static enum MHD_Result first_call(struct exchange *x) {
     struct body_announcement a = announced(x);
     bool has_body = a.chunked || a.length > 0;
     check_limits(x, &a);
-    x->connection->deadline_ns = has_body ? deadline(x->http->config.body_timeout_ms) : 0;
+    set_deadline(x->connection, has_body ? deadline(x->http->config.body_timeout_ms) : 0);
     if (has_body) {
         watch(x);
     }
@@ -448,7 +477,7 @@ static void on_completed(void *arg, struct MHD_Connection *mhd, void **request, 
     }
     x->connection->exchange = NULL;
     x->connection->idle = true;
-    x->connection->deadline_ns = deadline(h->config.idle_timeout_ms);
+    set_deadline(x->connection, deadline(h->config.idle_timeout_ms));
     h->app.completed(h->app.arg, x);
     h->buffered -= x->accounted;
     buf_free(&x->body);
@@ -471,7 +500,7 @@ static void *on_request_line(void *arg, const char *url, struct MHD_Connection *
     struct connection *c = connection_of(mhd);
     if (c && c->idle) {
         c->idle = false;
-        c->deadline_ns = deadline(h->config.header_timeout_ms);
+        set_deadline(c, deadline(h->config.header_timeout_ms));
     }
     return NULL;
 }
@@ -495,14 +524,11 @@ static void on_connection(void *arg, struct MHD_Connection *mhd, void **context,
     }
     c->http = h;
     c->fd = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
-    c->deadline_ns = deadline(h->config.header_timeout_ms);
+    set_deadline(c, deadline(h->config.header_timeout_ms));
     int on = 1;
     unsigned user_timeout = (unsigned)h->config.write_timeout_ms;
     setsockopt(c->fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
     setsockopt(c->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &user_timeout, sizeof user_timeout);
-    if (list_empty(&h->connections)) {
-        loop_timer_set(h->sweep, SWEEP_MS);
-    }
     list_push_back(&h->connections, &c->node);
     *context = c;
 }
@@ -555,7 +581,7 @@ static void pump(struct http *h) {
         /* Only the listening socket can have been ready, and accept() fails: no descriptor is left. */
         h->paused = true;
         loop_poll_pause(h->poll, true);
-        loop_timer_set(h->sweep, ACCEPT_AGAIN_MS);
+        sweep_by(h, deadline(ACCEPT_AGAIN_MS));
     }
     h->readable = false;
 }
@@ -577,14 +603,13 @@ static void on_turn(void *arg) {
     }
 }
 
-static bool stalled(const struct exchange *x, uint64_t now) {
-    uint64_t limit = x->http->config.write_timeout_ms * 1000000u;
-    return limit && x->stage == STREAMING && x->queued && !x->parked && now - x->last_taken_ns > limit;
+static uint64_t earlier(uint64_t a, uint64_t b) {
+    return !a || (b && b < a) ? b : a;
 }
 
 static void on_sweep(void *arg) {
     struct http *h = arg;
-    uint64_t now = clock_now_ns();
+    uint64_t now = clock_now_ns(), due = 0;
     if (h->paused) {
         h->paused = false;
         loop_poll_pause(h->poll, false);
@@ -594,12 +619,19 @@ static void on_sweep(void *arg) {
         if (c->deadline_ns && now >= c->deadline_ns) {
             c->deadline_ns = 0;
             connection_shut(c); /* libmicrohttpd reads the end and closes */
-        } else if (c->exchange && stalled(c->exchange, now)) {
+            continue;
+        }
+        uint64_t stall = c->exchange && c->exchange->queued ? stall_deadline(c->exchange) : 0;
+        if (stall && now >= stall) {
             exchange_gone(c->exchange);
+        } else {
+            due = earlier(due, earlier(c->deadline_ns, stall));
         }
     }
-    if (!list_empty(&h->connections)) {
-        loop_timer_set(h->sweep, SWEEP_MS);
+    h->sweep_ns = 0;
+    if (due) {
+        uint64_t soonest = now + SWEEP_MS * 1000000u;
+        sweep_by(h, due > soonest ? due : soonest);
     }
 }
 
@@ -616,7 +648,7 @@ static int start_daemon(struct http *h, struct error *err) {
                          MHD_OPTION_NOTIFY_COMPLETED, on_completed, h, MHD_OPTION_NOTIFY_CONNECTION, on_connection, h,
                          MHD_OPTION_URI_LOG_CALLBACK, on_request_line, h, MHD_OPTION_UNESCAPE_CALLBACK, on_unescape,
                          NULL, MHD_OPTION_CONNECTION_LIMIT, (unsigned)h->config.max_connections,
-                         MHD_OPTION_CONNECTION_MEMORY_LIMIT, h->config.max_header_size + (16u << 10),
+                         MHD_OPTION_CONNECTION_MEMORY_LIMIT, h->config.max_header_size + CONNECTION_EXTRA,
                          MHD_OPTION_CONNECTION_TIMEOUT, timeout, MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1, MHD_OPTION_END);
     if (!h->daemon) {
         close(fd);

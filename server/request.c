@@ -911,26 +911,29 @@ void request_on_event(struct server *s, const struct engine_event *e, uint64_t n
 
 /* ---- all of them --------------------------------------------------------------------------------------------- */
 
-static void tick(struct request *r, uint64_t now) {
-    const struct config *config = r->server->config;
-    uint64_t ping = (uint64_t)(config->sse_ping_interval * 1e9);
-    if (r->gone || r->failed || (r->phase != REQUEST_WAITING && r->phase != REQUEST_RUNNING)) {
-        return;
-    }
-    if (ping && r->params.stream && now - r->quiet_ns > ping) {
-        /* also begins the answer of one that waits long: it was admitted, and a proxy in between would give up */
-        start_stream(r);
-        sse_ping(begin_events(r));
-        send_events(r);
-    }
+static bool may_be_pinged(const struct request *r) {
+    return !r->gone && !r->failed && r->params.stream && (r->phase == REQUEST_WAITING || r->phase == REQUEST_RUNNING);
 }
 
+/* Nobody is due before next_ping_ns: quiet_ns only grows, and who comes later begins later. So thousands of streams
+ * are not looked at every second. */
 void requests_tick(struct server *s) {
-    uint64_t now = clock_now_ns();
+    uint64_t now = clock_now_ns(), ping = (uint64_t)(s->config->sse_ping_interval * 1e9), quiet = now;
+    if (!ping || now < s->next_ping_ns) {
+        return;
+    }
     LIST_FOR_EACH_SAFE(node, next, &s->requests) {
         struct request *r = LIST_ENTRY(node, struct request, node);
-        tick(r, now);
+        if (may_be_pinged(r) && now - r->quiet_ns >= ping) {
+            /* also begins the answer of one that waits long: it was admitted, and a proxy in between would give up */
+            start_stream(r);
+            sse_ping(begin_events(r));
+            send_events(r);
+        } else if (may_be_pinged(r) && r->quiet_ns < quiet) {
+            quiet = r->quiet_ns;
+        }
     }
+    s->next_ping_ns = quiet + ping;
 }
 
 void requests_fail(struct server *s, const struct error *err) {

@@ -55,6 +55,7 @@ struct server {
     uint64_t engine_busy_since; /* clock_now_ns when n_running_choices last left 0 */
     struct loop_timer *tick;    /* once a second while there are requests */
     bool tick_on;
+    uint64_t next_ping_ns; /* no stream is silent for long enough before */
     bool stalled;               /* the watchdog said so in the log */
 
     struct loop_timer *drain_timer;

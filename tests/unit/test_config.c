@@ -375,7 +375,7 @@ Test(config, printed_settings_read_back) {
     cr_assert_eq(load(&c, NULL, NULL, flags, NULL), 0, "%s", err.message);
     config_print(&c, &text);
     cr_expect_not_null(strstr(text.data, "\nmax_body_size = 3M\n"));
-    cr_expect_not_null(strstr(text.data, "\n#max_header_size = 32K\n"));
+    cr_expect_not_null(strstr(text.data, "\n#max_header_size = 16K\n"));
     cr_assert_eq(load(&again, text.data, NULL, NULL, NULL), 0, "%s", err.message);
     config_print(&again, &second);
     cr_expect_str_eq(second.data, text.data);

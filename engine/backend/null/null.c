@@ -17,6 +17,7 @@
 
 struct backend {
     uint64_t step_ns; /* 0 = no waiting */
+    bool tested;      /* the first step was the self-test, which takes no time */
 };
 
 static int null_open(const struct backend_config *config, struct backend **out, struct error *err) {
@@ -49,7 +50,8 @@ static void null_info(const struct backend *b, struct backend_info *out) {
 static int null_sync(struct backend *b, struct error *err) {
     struct timespec now;
     (void)err;
-    if (b->step_ns == 0) {
+    if (b->step_ns == 0 || !b->tested) {
+        b->tested = true;
         return 0;
     }
     clock_gettime(CLOCK_MONOTONIC, &now);
