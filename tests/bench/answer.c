@@ -112,8 +112,8 @@ static void on_data(struct answer *a, const char *bytes, size_t len, answer_even
 }
 
 /*
- * The line with a chunk's size, or a part of it, digit by digit into a->left: a->line may hold an unfinished line of the
- * body. How many bytes were taken.
+ * The line with a chunk's size, or a part of it, digit by digit into a->left: a->line may hold an unfinished line of
+ * the body. How many bytes were taken.
  */
 static size_t size_line(struct answer *a, const char *bytes, size_t len) {
     const char *end = memchr(bytes, '\n', len);

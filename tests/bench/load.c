@@ -32,6 +32,8 @@ static const char usage[] =
     "  --malformed SHARE    of the requests are wrong in one of many ways (0)\n"
     "  --plain SHARE        of the requests do not stream (0)\n"
     "  --reconnect          a new connection for each request\n"
+    "  --spin               never sleep, so that the server's processor has nobody to wake: for a generator with a\n"
+    "                       processor of its own\n"
     "  --exact              each stream must have --max-tokens events of text, as the null device gives them\n"
     "  --step-time S        the server's null_step_time: added latency is how long behind the end of a step an event\n"
     "                       comes in (same machine)\n"
@@ -75,7 +77,8 @@ static char *make_prompt(size_t words) {
 }
 
 static void print_times(const char *name, const struct times *t) {
-    printf("  \"%s\": {\"n\": %llu, \"mean\": %.6f, \"p50\": %.6f, \"p90\": %.6f, \"p99\": %.6f, \"p999\": %.6f, \"max\": %.6f},\n",
+    printf("  \"%s\": {\"n\": %llu, \"mean\": %.6f, \"p50\": %.6f, \"p90\": %.6f, \"p99\": %.6f, \"p999\": %.6f, "
+           "\"max\": %.6f},\n",
            name, (unsigned long long)t->n, t->n ? (double)t->sum / (double)t->n / 1e9 : 0.0, times_at(t, 0.5),
            times_at(t, 0.9), times_at(t, 0.99), times_at(t, 0.999), (double)t->max / 1e9);
 }
@@ -113,7 +116,8 @@ static void report(const struct load_options *o, const struct load_counts *c) {
     if (o->pid) {
         uint64_t grown = c->server_rss > c->server_rss_before ? c->server_rss - c->server_rss_before : 0;
         printf("  \"server_cpu_share\": %.5f,\n", c->server_cpu_seconds / c->seconds);
-        printf("  \"server_cpu_us_per_token\": %.3f,\n", c->tokens ? c->server_cpu_seconds * 1e6 / (double)c->tokens : 0.0);
+        printf("  \"server_cpu_us_per_token\": %.3f,\n",
+               c->tokens ? c->server_cpu_seconds * 1e6 / (double)c->tokens : 0.0);
         printf("  \"server_rss_before\": %llu,\n  \"server_rss\": %llu,\n", (unsigned long long)c->server_rss_before,
                (unsigned long long)c->server_rss);
         printf("  \"server_bytes_per_stream\": %llu,\n", (unsigned long long)(grown / o->connections));
@@ -121,52 +125,136 @@ static void report(const struct load_options *o, const struct load_counts *c) {
     printf("  \"seconds\": %.3f,\n  \"tokens_per_second\": %.0f\n}\n", c->seconds, (double)c->tokens / c->seconds);
 }
 
-enum { HOST = 256, PORT, MODEL, KEY, COMPLETIONS, WORDS, CONNECTIONS, CONNECTING, MAX_TOKENS, WARMUP, DURATION, ABORTS,
-       MALFORMED, PLAIN, RECONNECT, EXACT, STEP, PID, SEED, HELP };
+enum {
+    HOST = 256,
+    PORT,
+    MODEL,
+    KEY,
+    COMPLETIONS,
+    WORDS,
+    CONNECTIONS,
+    CONNECTING,
+    MAX_TOKENS,
+    WARMUP,
+    DURATION,
+    ABORTS,
+    MALFORMED,
+    PLAIN,
+    RECONNECT,
+    SPIN,
+    EXACT,
+    STEP,
+    PID,
+    SEED,
+    HELP
+};
 
 int main(int argc, char **argv) {
     static const struct option names[] = {
-        {"host", 1, NULL, HOST},           {"port", 1, NULL, PORT},
-        {"model", 1, NULL, MODEL},         {"key", 1, NULL, KEY},
-        {"completions", 0, NULL, COMPLETIONS}, {"prompt-words", 1, NULL, WORDS},
-        {"connections", 1, NULL, CONNECTIONS}, {"connecting", 1, NULL, CONNECTING},
-        {"max-tokens", 1, NULL, MAX_TOKENS},   {"warmup", 1, NULL, WARMUP},
-        {"duration", 1, NULL, DURATION},   {"aborts", 1, NULL, ABORTS},
-        {"malformed", 1, NULL, MALFORMED}, {"plain", 1, NULL, PLAIN},
-        {"reconnect", 0, NULL, RECONNECT}, {"exact", 0, NULL, EXACT},
-        {"step-time", 1, NULL, STEP},      {"pid", 1, NULL, PID},
-        {"seed", 1, NULL, SEED},           {"help", 0, NULL, HELP},
+        {"host", 1, NULL, HOST},
+        {"port", 1, NULL, PORT},
+        {"model", 1, NULL, MODEL},
+        {"key", 1, NULL, KEY},
+        {"completions", 0, NULL, COMPLETIONS},
+        {"prompt-words", 1, NULL, WORDS},
+        {"connections", 1, NULL, CONNECTIONS},
+        {"connecting", 1, NULL, CONNECTING},
+        {"max-tokens", 1, NULL, MAX_TOKENS},
+        {"warmup", 1, NULL, WARMUP},
+        {"duration", 1, NULL, DURATION},
+        {"aborts", 1, NULL, ABORTS},
+        {"malformed", 1, NULL, MALFORMED},
+        {"plain", 1, NULL, PLAIN},
+        {"reconnect", 0, NULL, RECONNECT},
+        {"spin", 0, NULL, SPIN},
+        {"exact", 0, NULL, EXACT},
+        {"step-time", 1, NULL, STEP},
+        {"pid", 1, NULL, PID},
+        {"seed", 1, NULL, SEED},
+        {"help", 0, NULL, HELP},
         {0},
     };
     static struct load_counts c;
-    struct load_options o = {.host = "127.0.0.1", .port = 8080, .chat = true, .connections = 1, .connecting = 64,
-                             .max_tokens = 128, .warmup = 1, .duration = 5, .seed = 1};
+    struct load_options o = {.host = "127.0.0.1",
+                             .port = 8080,
+                             .chat = true,
+                             .connections = 1,
+                             .connecting = 64,
+                             .max_tokens = 128,
+                             .warmup = 1,
+                             .duration = 5,
+                             .seed = 1};
     char model[512];
     size_t words = 8;
     int opt;
     while ((opt = getopt_long(argc, argv, "", names, NULL)) != -1) {
         switch (opt) {
-        case HOST: o.host = optarg; break;
-        case PORT: o.port = (unsigned)atoi(optarg); break;
-        case MODEL: o.model = optarg; break;
-        case KEY: o.key = optarg; break;
-        case COMPLETIONS: o.chat = false; break;
-        case WORDS: words = strtoul(optarg, NULL, 10); break;
-        case CONNECTIONS: o.connections = strtoul(optarg, NULL, 10); break;
-        case CONNECTING: o.connecting = strtoul(optarg, NULL, 10); break;
-        case MAX_TOKENS: o.max_tokens = strtoul(optarg, NULL, 10); break;
-        case WARMUP: o.warmup = atof(optarg); break;
-        case DURATION: o.duration = atof(optarg); break;
-        case ABORTS: o.aborts = atof(optarg); break;
-        case MALFORMED: o.malformed = atof(optarg); break;
-        case PLAIN: o.plain = atof(optarg); break;
-        case RECONNECT: o.reconnect = true; break;
-        case EXACT: o.exact = true; break;
-        case STEP: o.step_ns = (uint64_t)(atof(optarg) * 1e9 + 0.5); break;
-        case PID: o.pid = atoi(optarg); break;
-        case SEED: o.seed = strtoull(optarg, NULL, 10); break;
-        case HELP: fputs(usage, stdout); return 0;
-        default: fputs(usage, stderr); return 2;
+        case HOST:
+            o.host = optarg;
+            break;
+        case PORT:
+            o.port = (unsigned)atoi(optarg);
+            break;
+        case MODEL:
+            o.model = optarg;
+            break;
+        case KEY:
+            o.key = optarg;
+            break;
+        case COMPLETIONS:
+            o.chat = false;
+            break;
+        case WORDS:
+            words = strtoul(optarg, NULL, 10);
+            break;
+        case CONNECTIONS:
+            o.connections = strtoul(optarg, NULL, 10);
+            break;
+        case CONNECTING:
+            o.connecting = strtoul(optarg, NULL, 10);
+            break;
+        case MAX_TOKENS:
+            o.max_tokens = strtoul(optarg, NULL, 10);
+            break;
+        case WARMUP:
+            o.warmup = atof(optarg);
+            break;
+        case DURATION:
+            o.duration = atof(optarg);
+            break;
+        case ABORTS:
+            o.aborts = atof(optarg);
+            break;
+        case MALFORMED:
+            o.malformed = atof(optarg);
+            break;
+        case PLAIN:
+            o.plain = atof(optarg);
+            break;
+        case RECONNECT:
+            o.reconnect = true;
+            break;
+        case SPIN:
+            o.spin = true;
+            break;
+        case EXACT:
+            o.exact = true;
+            break;
+        case STEP:
+            o.step_ns = (uint64_t)(atof(optarg) * 1e9 + 0.5);
+            break;
+        case PID:
+            o.pid = atoi(optarg);
+            break;
+        case SEED:
+            o.seed = strtoull(optarg, NULL, 10);
+            break;
+        case HELP:
+            fputs(usage, stdout);
+            return 0;
+        default:
+            fputs(usage, stderr);
+            return 2;
         }
     }
     if (optind < argc || o.connections == 0 || o.max_tokens == 0 || words == 0) {

@@ -26,6 +26,7 @@ struct load_options {
     double malformed;        /* share of requests that are wrong */
     double plain;            /* share of requests without stream */
     bool reconnect;          /* a connection for each request */
+    bool spin;               /* never sleep: waking the generator up is work of the sender's processor */
     bool exact;              /* a stream must have max_tokens events of text and finish by length */
     uint64_t seed;
     uint64_t step_ns; /* steps of the server end at multiples of it; 0 = not known */
@@ -41,10 +42,10 @@ struct load_counts {
     uint64_t inexact;
     uint64_t connect_errors;
     size_t streaming, streaming_most, streaming_least; /* streams whose 200 is in: now, and while counting */
-    uint64_t tokens; /* events with text while counting */
+    uint64_t tokens;                                   /* events with text while counting */
     struct times ttft, between, added;
-    double seconds; /* counted */
-    double server_cpu_seconds; /* while counting */
+    double seconds;                         /* counted */
+    double server_cpu_seconds;              /* while counting */
     uint64_t server_rss_before, server_rss; /* bytes before the first connection, at the end of counting */
 };
 

@@ -69,10 +69,11 @@ static double chance(struct load *l) {
 
 static char *http_request(const struct load_options *o, const char *path, const char *body, size_t *len) {
     char *text = NULL;
-    int n = asprintf(&text,
-                     "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\n%s%s%s%sContent-Length: %zu\r\n\r\n%s",
-                     path, o->host, o->key ? "Authorization: Bearer " : "", o->key ? o->key : "", o->key ? "\r\n" : "",
-                     o->reconnect ? "Connection: close\r\n" : "", strlen(body), body);
+    int n = asprintf(
+        &text,
+        "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\n%s%s%s%sContent-Length: %zu\r\n\r\n%s", path,
+        o->host, o->key ? "Authorization: Bearer " : "", o->key ? o->key : "", o->key ? "\r\n" : "",
+        o->reconnect ? "Connection: close\r\n" : "", strlen(body), body);
     *len = n > 0 ? (size_t)n : 0;
     return n > 0 ? text : NULL;
 }
@@ -86,11 +87,10 @@ static void ask_well(struct load *l, struct client *k) {
     char *body = NULL;
     k->stream = chance(l) >= o->plain;
     k->abort_at = chance(l) < o->aborts ? (size_t)(chance(l) * (double)o->max_tokens) : NOBODY;
-    int n = asprintf(&body,
-                     "{\"model\":\"%s\",%s%s%s,\"max_tokens\":%zu,\"seed\":%u,\"ignore_eos\":true,\"stream\":%s}", o->model,
-                     o->chat ? "\"messages\":[{\"role\":\"user\",\"content\":\"" : "\"prompt\":\"", o->prompt,
-                     o->chat ? "\"}]" : "\"", o->max_tokens, (unsigned)(l->random & 0x7fffffff),
-                     k->stream ? "true" : "false");
+    int n = asprintf(
+        &body, "{\"model\":\"%s\",%s%s%s,\"max_tokens\":%zu,\"seed\":%u,\"ignore_eos\":true,\"stream\":%s}", o->model,
+        o->chat ? "\"messages\":[{\"role\":\"user\",\"content\":\"" : "\"prompt\":\"", o->prompt,
+        o->chat ? "\"}]" : "\"", o->max_tokens, (unsigned)(l->random & 0x7fffffff), k->stream ? "true" : "false");
     k->out = n > 0 ? http_request(o, path_of(o), body, &k->out_len) : NULL;
     free(body);
 }
@@ -297,7 +297,8 @@ static void ended_early(struct load *l, struct client *k) {
             l->c->malformed_closed++;
         } else if (k->connecting) {
             l->c->connect_errors++;
-        } else if (k->answer.status == 0 && k->answer.line_len == 0 && k->tokens == 0 && !l->o->reconnect && !k->malformed) {
+        } else if (k->answer.status == 0 && k->answer.line_len == 0 && k->tokens == 0 && !l->o->reconnect &&
+                   !k->malformed) {
             l->c->started--; /* a kept connection that was closed when the request was on its way: asked again */
         } else {
             l->c->broken++;
@@ -428,7 +429,7 @@ static void run_for(struct load *l, double seconds) {
     do {
         start_idle_clients(l);
         bool more = l->first_idle != NOBODY && l->n_connecting < l->o->connecting;
-        turn(l, more ? 0 : 10);
+        turn(l, more || l->o->spin ? 0 : 10);
     } while (now_ns() < end);
 }
 

@@ -1,6 +1,6 @@
 /*
- * The engine on the null backend: everything but the arithmetic is real, tokens follow a rule, time is as set, memory is
- * not taken, and nobody gets it who did not name it.
+ * The engine on the null backend: everything but the arithmetic is real, tokens follow a rule, time is as set, memory
+ * is not taken, and nobody gets it who did not name it.
  */
 #include "tiny_model.h"
 
