@@ -25,3 +25,9 @@ void batch_fill(struct decoder_batch *b, struct sequence *const *sequences, size
     }
     b->rows = row;
 }
+
+void batch_copies(struct decoder_batch *b, const int32_t *from, const int32_t *to, size_t n) {
+    b->n_copies = n;
+    memcpy(b->copy_from, from, n * sizeof *from);
+    memcpy(b->copy_to, to, n * sizeof *to);
+}

@@ -11,5 +11,7 @@
  * same order.
  */
 void batch_fill(struct decoder_batch *b, struct sequence *const *sequences, size_t n, size_t block_size);
+/* KV blocks that must be copied before the step. */
+void batch_copies(struct decoder_batch *b, const int32_t *from, const int32_t *to, size_t n);
 
 #endif

@@ -36,7 +36,8 @@ _Static_assert(ENGINE_EVENT_TEXT >= DETOKENIZER_MAX_OUT + ENGINE_MAX_STOP_LEN,
 struct counters {
     atomic_uint_fast64_t running, kv_blocks_used, kv_blocks_cached;
     atomic_uint_fast64_t drafts, drafted_tokens, accepted_at[ENGINE_MAX_SPECULATIVE];
-    atomic_uint_fast64_t prompt_tokens, generation_tokens, queried_tokens, cached_tokens, steps, preemptions, nonfinite_logits,
+    atomic_uint_fast64_t prompt_tokens, generation_tokens, queried_tokens, cached_tokens, steps, preemptions, forks,
+        nonfinite_logits,
         last_step_ns;
 };
 
@@ -72,6 +73,7 @@ void engine_config_default(struct engine_config *c) {
         .max_sequences = 32,
         .max_batched_tokens = 512,
         .max_waiting = 256,
+        .max_waiting_tokens = 1048576,
         .kv_block_size = 16,
         .memory_utilization = 0.9,
         .scheduling = "fcfs",
@@ -108,6 +110,9 @@ static struct engine_event *new_event(struct engine *e, const struct sequence *s
 static void publish_gauges(struct engine *e) {
     atomic_store_explicit(&e->counters.running, e->scheduler.n_running, memory_order_relaxed);
     atomic_store_explicit(&e->counters.kv_blocks_used, kv_cache_used(&e->kv_cache), memory_order_relaxed);
+    atomic_store_explicit(&e->counters.forks, e->scheduler.forks, memory_order_relaxed);
+    atomic_store_explicit(&e->counters.queried_tokens, e->scheduler.queried_tokens, memory_order_relaxed);
+    atomic_store_explicit(&e->counters.cached_tokens, e->scheduler.cached_tokens, memory_order_relaxed);
     atomic_store_explicit(&e->counters.kv_blocks_cached, e->kv_cache.n_cached, memory_order_relaxed);
 }
 
@@ -162,53 +167,54 @@ static void finish_sequence(struct engine *e, struct sequence *s, enum finish_re
 
 /* ---- collect ---- */
 
-static void reap_queue(struct engine *e, struct list *queue) {
-    LIST_FOR_EACH_SAFE(pos, next, queue) {
-        struct sequence *s = LIST_ENTRY(pos, struct sequence, node);
-        if (atomic_load_explicit(&s->cancelled, memory_order_relaxed)) {
-            cancel_sequence(e, s);
-        }
-    }
-}
-
 /* Take in what the mailbox has, sleeping if there is nothing to do; false when the engine is to end. */
 static bool collect(struct engine *e) {
-    struct list arrived;
+    struct list arrived, cancelled;
     list_init(&arrived);
-    bool idle = e->scheduler.n_running + e->scheduler.n_waiting == 0;
-    unsigned news = mailbox_collect(&e->mailbox, idle, &arrived);
+    list_init(&cancelled);
+    bool goes_on = mailbox_collect(&e->mailbox, scheduler_any(&e->scheduler) == NULL, &arrived, &cancelled);
     LIST_FOR_EACH_SAFE(pos, next, &arrived) {
+        struct sequence *s = LIST_ENTRY(pos, struct sequence, node);
         list_remove(pos);
-        scheduler_add(&e->scheduler, LIST_ENTRY(pos, struct sequence, node));
+        /* A parent was submitted before: the scheduler has it, unless it ended or the id is of a later one. */
+        struct sequence *parent = s->parent_id ? mailbox_find(&e->mailbox, s->parent_id) : NULL;
+        scheduler_add(&e->scheduler, s, parent && parent->arrival < s->arrival ? parent : NULL);
     }
-    if (news & MAILBOX_CANCELS) {
-        reap_queue(e, &e->scheduler.running);
-        reap_queue(e, &e->scheduler.waiting);
+    if (!list_empty(&cancelled)) {
+        LIST_FOR_EACH_SAFE(pos, next, &cancelled) {
+            list_remove(pos);
+            cancel_sequence(e, LIST_ENTRY(pos, struct sequence, cancel_node));
+        }
         event_ring_notify(&e->events);
     }
-    return !(news & MAILBOX_CLOSING);
+    return goes_on;
 }
 
 /* ---- step ---- */
+
+/* It runs; for the first time? */
+static void start_sequence(struct engine *e, struct sequence *s) {
+    if (!s->started) {
+        mailbox_started(&e->mailbox, s);
+        s->started = true;
+        event_ring_push(&e->events, new_event(e, s, ENGINE_EVENT_STARTED));
+    }
+}
 
 static void schedule(struct engine *e) {
     scheduler_schedule(&e->scheduler);
     struct scheduler *sch = &e->scheduler;
     for (size_t i = 0; i < sch->n_scheduled; i++) {
-        if (!sch->scheduled[i]->started) {
-            sch->scheduled[i]->started = true;
-            event_ring_push(&e->events, new_event(e, sch->scheduled[i], ENGINE_EVENT_STARTED));
-        }
+        start_sequence(e, sch->scheduled[i]);
     }
     event_ring_notify(&e->events); /* a long prefill is known to run while it does */
     atomic_store_explicit(&e->counters.preemptions, sch->preemptions, memory_order_relaxed);
-    atomic_store_explicit(&e->counters.queried_tokens, sch->queried_tokens, memory_order_relaxed);
-    atomic_store_explicit(&e->counters.cached_tokens, sch->cached_tokens, memory_order_relaxed);
     publish_gauges(e);
 }
 
 static int run(struct engine *e, struct error *err) {
     batch_fill(&e->runner.batch, e->scheduler.scheduled, e->scheduler.n_scheduled, e->kv_cache.block_size);
+    batch_copies(&e->runner.batch, e->scheduler.copy_from, e->scheduler.copy_to, e->scheduler.n_copies);
     return runner_run(&e->runner, err);
 }
 
@@ -382,6 +388,15 @@ static void end_draft(struct engine *e, struct sequence *s, size_t n_draft, size
     }
 }
 
+/* Whoever waits for this prompt has its first token from the same logits. */
+static void sample_children(struct engine *e, struct sequence *parent, size_t logits_row, const float *logits) {
+    int32_t token;
+    for (struct sequence *child; sequence_n_generated(parent) == 0 && (child = scheduler_fork(&e->scheduler, parent));) {
+        start_sequence(e, child);
+        sample_and_deliver(e, child, logits_row, logits, &token);
+    }
+}
+
 /*
  * What the step computed for its i-th sequence: tell tokens of the prompt, sample what comes behind all tokens, and
  * behind each token of the draft for as long as what was sampled is what was drafted. `logits_row` is the first of its
@@ -407,6 +422,7 @@ static size_t take_rows(struct engine *e, size_t i, size_t logits_row) {
             lives = tell_prompt_token(e, s, logits);
         } else {
             int32_t drafted = n_kept < n_draft ? s->tokens[s->n_tokens] : -1, token;
+            sample_children(e, s, logits_row, logits);
             lives = sample_and_deliver(e, s, logits_row, logits, &token);
             wrong = token != drafted;
             n_kept += !wrong;
@@ -459,6 +475,10 @@ static void step(struct engine *e) {
 
 /* ---- life ---- */
 
+static bool by_priority(const struct engine_config *c) {
+    return c->scheduling && strcmp(c->scheduling, "priority") == 0;
+}
+
 static int check_config(const struct engine_config *c, struct error *err) {
     const struct {
         const char *name;
@@ -469,6 +489,7 @@ static int check_config(const struct engine_config *c, struct error *err) {
         {"max_sequences", c->max_sequences, 1, 65536},
         {"max_batched_tokens", c->max_batched_tokens, 1, 65536},
         {"max_waiting", c->max_waiting, 0, 1000000},
+        {"max_waiting_tokens", c->max_waiting_tokens, 0, (size_t)1 << 40},
         {"kv_block_size", c->kv_block_size, 8, 256},
         {"kv_tokens", c->kv_tokens, 0, (size_t)1 << 30},
         {"speculative_tokens", c->speculative_tokens, 0, ENGINE_MAX_SPECULATIVE},
@@ -486,6 +507,14 @@ static int check_config(const struct engine_config *c, struct error *err) {
     if (!(c->memory_utilization > 0 && c->memory_utilization <= 1)) {
         return error_set_param(err, ERROR_INVALID, "memory_utilization",
                                "memory_utilization must be above 0 and at most 1");
+    }
+    if (c->scheduling && strcmp(c->scheduling, "fcfs") != 0 && !by_priority(c)) {
+        return error_set_param(err, ERROR_INVALID, "scheduling", "scheduling must be fcfs or priority, not %s",
+                               c->scheduling);
+    }
+    if (!(c->priority_ageing >= 0 && c->priority_ageing <= 1e9)) {
+        return error_set_param(err, ERROR_INVALID, "priority_ageing",
+                               "priority_ageing must be between 0 and 1e9 seconds");
     }
     return 0;
 }
@@ -528,9 +557,15 @@ static int open_model(struct engine *e, struct error *err) {
         .prefix_cache = c->prefix_cache,
     };
     e->n_kv_blocks = e->runner.kv.n_blocks;
+    const struct scheduler_config scheduling = {
+        .max_sequences = c->max_sequences,
+        .max_batched_tokens = c->max_batched_tokens,
+        .scheduling = by_priority(c) ? SCHEDULING_PRIORITY : SCHEDULING_FCFS,
+        .ageing_ns = (uint64_t)(c->priority_ageing * 1e9),
+    };
     name_model(e, c->model);
     if (kv_cache_init(&e->kv_cache, e->n_kv_blocks, c->kv_block_size, err) < 0 ||
-        scheduler_init(&e->scheduler, &e->kv_cache, c->max_sequences, c->max_batched_tokens, err) < 0 ||
+        scheduler_init(&e->scheduler, &e->kv_cache, &scheduling, err) < 0 ||
         sampler_init(&e->sampler, e->limits.vocab_size, e->limits.max_model_len, err) < 0) {
         return -1;
     }
@@ -543,18 +578,12 @@ static int open_model(struct engine *e, struct error *err) {
     return runner_self_test(&e->runner, err);
 }
 
-static void drop_queue(struct engine *e, struct list *queue) {
-    LIST_FOR_EACH_SAFE(pos, next, queue) {
-        struct sequence *s = LIST_ENTRY(pos, struct sequence, node);
-        scheduler_remove(&e->scheduler, s);
-        sequence_free(s);
-    }
-}
-
 static void close_model(struct engine *e) {
     if (e->scheduler.scheduled) {
-        drop_queue(e, &e->scheduler.running);
-        drop_queue(e, &e->scheduler.waiting);
+        for (struct sequence *s; (s = scheduler_any(&e->scheduler));) {
+            scheduler_remove(&e->scheduler, s);
+            sequence_free(s);
+        }
     }
     tokens_free(&e->ordinary);
     sampler_destroy(&e->sampler);
@@ -579,7 +608,7 @@ static void *engine_thread(void *arg) {
     opening->rc = rc;
     sem_post(&opening->done); /* opening is gone from here on */
     while (rc == 0 && collect(e)) {
-        if (e->scheduler.n_running + e->scheduler.n_waiting > 0) {
+        if (scheduler_any(&e->scheduler)) {
             step(e);
         }
     }
@@ -615,7 +644,7 @@ int engine_open(const struct engine_config *config, struct engine **out, struct 
     e->config = *config;
     struct opening opening = {.engine = e, .err = err, .rc = -1};
     sem_init(&opening.done, 0, 0);
-    if (mailbox_init(&e->mailbox, config->max_sequences + config->max_waiting, err) < 0 ||
+    if (mailbox_init(&e->mailbox, config->max_sequences + config->max_waiting, config->max_waiting_tokens, err) < 0 ||
         event_ring_init(&e->events, EVENT_RING_CAPACITY, err) < 0 || start_thread(e, &opening, err) < 0) {
         goto fail;
     }
@@ -628,7 +657,7 @@ int engine_open(const struct engine_config *config, struct engine **out, struct 
     }
     sem_destroy(&opening.done);
     /* The strings belong to the caller and are not needed any more. */
-    e->config.model = e->config.device = e->config.cpu_variant = e->config.kv_dtype = NULL;
+    e->config.model = e->config.device = e->config.cpu_variant = e->config.kv_dtype = e->config.scheduling = NULL;
     *out = e;
     return 0;
 fail:
@@ -645,9 +674,10 @@ void engine_close(struct engine *e) {
     event_ring_close(&e->events);
     pthread_join(e->thread, NULL);
     /* Sequences that were submitted after the last collect. */
-    struct list left;
+    struct list left, cancelled;
     list_init(&left);
-    mailbox_collect(&e->mailbox, false, &left);
+    list_init(&cancelled);
+    mailbox_collect(&e->mailbox, false, &left, &cancelled);
     LIST_FOR_EACH_SAFE(pos, next, &left) {
         list_remove(pos);
         sequence_free(LIST_ENTRY(pos, struct sequence, node));
@@ -684,7 +714,7 @@ void engine_get_info(const struct engine *e, struct engine_info *out) {
 
 int engine_submit(struct engine *e, const struct engine_request *r, struct error *err) {
     struct sequence *s;
-    if (sequence_new(r, &e->limits, &s, err) < 0) {
+    if (mailbox_check(&e->mailbox, r->n_prompt, err) < 0 || sequence_new(r, &e->limits, &s, err) < 0) {
         return -1;
     }
     if (mailbox_submit(&e->mailbox, s, err) < 0) {
@@ -721,6 +751,7 @@ void engine_get_stats(const struct engine *e, struct engine_stats *out) {
     *out = (struct engine_stats){
         .running = running < live ? running : live,
         .waiting = live > running ? live - running : 0,
+        .waiting_tokens = mailbox_waiting_tokens(&e->mailbox),
         .kv_blocks_used = atomic_load_explicit(&c->kv_blocks_used, memory_order_relaxed),
         .kv_blocks = e->n_kv_blocks,
         .kv_blocks_cached = atomic_load_explicit(&c->kv_blocks_cached, memory_order_relaxed),
@@ -730,6 +761,7 @@ void engine_get_stats(const struct engine *e, struct engine_stats *out) {
         .cached_tokens = atomic_load_explicit(&c->cached_tokens, memory_order_relaxed),
         .steps = atomic_load_explicit(&c->steps, memory_order_relaxed),
         .preemptions = atomic_load_explicit(&c->preemptions, memory_order_relaxed),
+        .forks = atomic_load_explicit(&c->forks, memory_order_relaxed),
         .nonfinite_logits = atomic_load_explicit(&c->nonfinite_logits, memory_order_relaxed),
         .last_step_ns = atomic_load_explicit(&c->last_step_ns, memory_order_relaxed),
         .idle = live == 0,

@@ -68,8 +68,9 @@ void kv_cache_release(struct kv_cache *c, const int32_t *blocks, size_t n);
 static inline bool kv_cache_in_use(const struct kv_cache *c, int32_t block) {
     return c->blocks[block].refs > 0;
 }
-static inline bool kv_cache_is_shared(const struct kv_cache *c, int32_t block) {
-    return c->blocks[block].refs > 1;
+/* May its one user write into it? Nobody else reads it, now or later. */
+static inline bool kv_cache_is_writable(const struct kv_cache *c, int32_t block) {
+    return c->blocks[block].refs == 1 && !c->blocks[block].published;
 }
 
 /* Keys; false when no hash can be had. n tokens fill a block. Any thread. */

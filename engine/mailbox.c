@@ -1,18 +1,24 @@
 #include "mailbox.h"
 
+#include <inferd/clock.h>
+
 #include <stdlib.h>
 
-int mailbox_init(struct mailbox *m, size_t max_live, struct error *err) {
+int mailbox_init(struct mailbox *m, size_t max_live, size_t max_waiting_tokens, struct error *err) {
     size_t n_buckets = 64;
     while (n_buckets < max_live) {
         n_buckets *= 2;
     }
     *m = (struct mailbox){
-        .max_live = max_live, .n_buckets = n_buckets, .live = calloc(n_buckets, sizeof(struct sequence *))};
+        .max_live = max_live,
+        .max_waiting_tokens = max_waiting_tokens,
+        .n_buckets = n_buckets, 
+        .live = calloc(n_buckets, sizeof(struct sequence *))};
     if (!m->live) {
         return error_memory(err);
     }
     list_init(&m->inbox);
+    list_init(&m->cancelled);
     pthread_mutex_init(&m->lock, NULL);
     pthread_cond_init(&m->news, NULL);
     return 0;
@@ -37,21 +43,45 @@ static struct sequence **find(struct mailbox *m, uint64_t id) {
     return link;
 }
 
+static int check(const struct mailbox *m, size_t n_prompt, struct error *err) {
+    if (m->draining || m->closing) {
+        return error_set(err, ERROR_UNAVAILABLE, "the server is shutting down");
+    }
+    if (m->n_live >= m->max_live) {
+        return error_set(err, ERROR_QUEUE_FULL, "too many requests are waiting; the limit is %zu requests", m->max_live);
+    }
+    size_t tokens = m->waiting_tokens;
+    if (m->max_waiting_tokens > 0 && tokens > 0 && n_prompt > m->max_waiting_tokens - (tokens < m->max_waiting_tokens ? tokens : m->max_waiting_tokens)) {
+        return error_set(err, ERROR_QUEUE_FULL,
+                         "too many prompt tokens are waiting: %zu, and %zu more would pass the limit of %zu tokens", tokens,
+                         n_prompt, m->max_waiting_tokens);
+    }
+    return 0;
+}
+
+int mailbox_check(struct mailbox *m, size_t n_prompt, struct error *err) {
+    pthread_mutex_lock(&m->lock);
+    int rc = check(m, n_prompt, err);
+    pthread_mutex_unlock(&m->lock);
+    return rc;
+}
+
 int mailbox_submit(struct mailbox *m, struct sequence *s, struct error *err) {
     pthread_mutex_lock(&m->lock);
+    int rc = check(m, s->n_prompt, err);
     struct sequence **link = find(m, s->id);
-    int rc = 0;
-    if (m->draining || m->closing) {
-        rc = error_set(err, ERROR_UNAVAILABLE, "the server is shutting down");
-    } else if (*link) {
+    if (rc == 0 && *link) {
         rc = error_set_param(err, ERROR_INVALID, "id", "a request with this id is being served already");
-    } else if (m->n_live >= m->max_live) {
-        rc = error_set(err, ERROR_QUEUE_FULL, "too many requests are waiting; the limit is %zu requests", m->max_live);
-    } else {
+    }
+    if (rc == 0) {
+        uint64_t now = clock_now_ns();
+        m->last_arrival_ns = now > m->last_arrival_ns ? now : m->last_arrival_ns;
+        s->arrival_ns = m->last_arrival_ns;
         s->arrival = m->arrivals++;
         s->next_live = NULL;
         *link = s;
         m->n_live++;
+        m->waiting_tokens += s->n_prompt;
         list_push_back(&m->inbox, &s->node);
         pthread_cond_signal(&m->news);
     }
@@ -62,9 +92,9 @@ int mailbox_submit(struct mailbox *m, struct sequence *s, struct error *err) {
 void mailbox_cancel(struct mailbox *m, uint64_t id) {
     pthread_mutex_lock(&m->lock);
     struct sequence *s = *find(m, id);
-    if (s) {
-        atomic_store_explicit(&s->cancelled, true, memory_order_relaxed);
-        m->cancel_pending = true;
+    if (s && !s->cancelled) {
+        s->cancelled = true;
+        list_push_back(&m->cancelled, &s->cancel_node);
         pthread_cond_signal(&m->news);
     }
     pthread_mutex_unlock(&m->lock);
@@ -87,25 +117,48 @@ size_t mailbox_n_live(const struct mailbox *m) {
     return atomic_load_explicit(&m->n_live, memory_order_relaxed);
 }
 
-unsigned mailbox_collect(struct mailbox *m, bool wait, struct list *to) {
-    pthread_mutex_lock(&m->lock);
-    while (wait && list_empty(&m->inbox) && !m->cancel_pending && !m->closing) {
-        pthread_cond_wait(&m->news, &m->lock);
-    }
-    LIST_FOR_EACH_SAFE(pos, next, &m->inbox) {
+size_t mailbox_waiting_tokens(const struct mailbox *m) {
+    return atomic_load_explicit(&m->waiting_tokens, memory_order_relaxed);
+}
+
+static void move(struct list *from, struct list *to) {
+    LIST_FOR_EACH_SAFE(pos, next, from) {
         list_remove(pos);
         list_push_back(to, pos);
     }
-    unsigned news = (m->cancel_pending ? MAILBOX_CANCELS : 0u) | (m->closing ? MAILBOX_CLOSING : 0u);
-    m->cancel_pending = false;
+}
+
+bool mailbox_collect(struct mailbox *m, bool wait, struct list *arrived, struct list *cancelled) {
+    pthread_mutex_lock(&m->lock);
+    while (wait && list_empty(&m->inbox) && list_empty(&m->cancelled) && !m->closing) {
+        pthread_cond_wait(&m->news, &m->lock);
+    }
+    move(&m->inbox, arrived);
+    move(&m->cancelled, cancelled);
+    bool goes_on = !m->closing;
     pthread_mutex_unlock(&m->lock);
-    return news;
+    return goes_on;
+}
+
+struct sequence *mailbox_find(struct mailbox *m, uint64_t id) {
+    pthread_mutex_lock(&m->lock);
+    struct sequence *s = *find(m, id);
+    pthread_mutex_unlock(&m->lock);
+    return s;
+}
+
+void mailbox_started(struct mailbox *m, const struct sequence *s) {
+    pthread_mutex_lock(&m->lock);
+    m->waiting_tokens -= s->n_prompt;
+    pthread_mutex_unlock(&m->lock);
 }
 
 void mailbox_forget(struct mailbox *m, struct sequence *s) {
     pthread_mutex_lock(&m->lock);
     struct sequence **link = find(m, s->id);
     *link = s->next_live;
+    list_remove(&s->cancel_node); /* cancelled since the last collect, or not at all */
     m->n_live--;
+    m->waiting_tokens -= s->started ? 0 : s->n_prompt;
     pthread_mutex_unlock(&m->lock);
 }

@@ -27,7 +27,8 @@ static int open_batch(struct runner *r, struct error *err) {
         {&b->token_ids, r->max_rows},         {&b->positions, r->max_rows},
         {&b->slot_mapping, r->max_rows},      {&b->cu_seqlens, r->max_sequences + 1},
         {&b->context_lens, r->max_sequences}, {&b->block_tables, r->max_sequences * b->max_blocks},
-        {&b->logit_rows, r->max_rows},
+        {&b->logit_rows, r->max_rows},        {&b->copy_from, r->max_sequences},
+        {&b->copy_to, r->max_sequences},
     };
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
         if (r->ops->host_alloc(r->backend, arrays[i].n * sizeof(int32_t), (void **)arrays[i].array, err) < 0) {
@@ -39,7 +40,8 @@ static int open_batch(struct runner *r, struct error *err) {
 
 static void close_batch(struct runner *r) {
     int32_t *arrays[] = {r->batch.token_ids,    r->batch.positions,    r->batch.slot_mapping, r->batch.cu_seqlens,
-                         r->batch.context_lens, r->batch.block_tables, r->batch.logit_rows};
+                         r->batch.context_lens, r->batch.block_tables, r->batch.logit_rows,
+                         r->batch.copy_from,    r->batch.copy_to};
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
         if (arrays[i]) {
             r->ops->host_free(r->backend, arrays[i]);

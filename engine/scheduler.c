@@ -2,37 +2,96 @@
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
-int scheduler_init(struct scheduler *s, struct kv_cache *kv, size_t max_sequences, size_t max_batched_tokens,
-                   struct error *err) {
-    if (max_sequences == 0 || max_batched_tokens < max_sequences) {
+int scheduler_init(struct scheduler *s, struct kv_cache *kv, const struct scheduler_config *c, struct error *err) {
+    if (c->max_sequences == 0 || c->max_batched_tokens < c->max_sequences) {
         return error_set_param(err, ERROR_INVALID, "max_batched_tokens",
-                               "max_batched_tokens (%zu) must be at least max_sequences (%zu)", max_batched_tokens,
-                               max_sequences);
-    }
-    struct sequence **scheduled = calloc(max_sequences, sizeof(struct sequence *));
-    if (!scheduled) {
-        return error_memory(err);
+                               "max_batched_tokens (%zu) must be at least max_sequences (%zu)", c->max_batched_tokens,
+                               c->max_sequences);
     }
     *s = (struct scheduler){
-        .kv = kv, .max_sequences = max_sequences, .max_batched_tokens = max_batched_tokens, .scheduled = scheduled};
-    list_init(&s->waiting);
+        .kv = kv, .max_sequences = c->max_sequences, .max_batched_tokens = c->max_batched_tokens};
     list_init(&s->running);
+    s->scheduled = calloc(c->max_sequences, sizeof(struct sequence *));
+    s->copy_from = calloc(c->max_sequences, sizeof *s->copy_from);
+    s->copy_to = calloc(c->max_sequences, sizeof *s->copy_to);
+    if (!s->scheduled || !s->copy_from || !s->copy_to) {
+        scheduler_destroy(s);
+        return error_memory(err);
+    }
+    if (wait_queue_init(&s->waiting, c->scheduling, c->ageing_ns, err) < 0) {
+        scheduler_destroy(s);
+        return -1;
+    }
     return 0;
 }
 
 void scheduler_destroy(struct scheduler *s) {
     free(s->scheduled);
-    s->scheduled = NULL;
+    free(s->copy_from);
+    free(s->copy_to);
+    wait_queue_destroy(&s->waiting);
+    *s = (struct scheduler){0};
 }
 
-void scheduler_add(struct scheduler *s, struct sequence *seq) {
+/* ---- into the queues and out of them ---- */
+
+static void wait(struct scheduler *s, struct sequence *seq) {
     seq->state = SEQUENCE_WAITING;
-    list_push_back(&s->waiting, &seq->node);
-    s->n_waiting++;
+    wait_queue_push(&s->waiting, seq);
 }
 
-static void release_blocks(struct scheduler *s, struct sequence *seq) {
+/* Running sequences are in order of rank. Most belong at the end. */
+static void run(struct scheduler *s, struct sequence *seq) {
+    struct list *before = s->running.prev;
+    while (before != &s->running && sequence_before(seq, LIST_ENTRY(before, struct sequence, node))) {
+        before = before->prev;
+    }
+    list_push_front(before, &seq->node);
+    seq->state = SEQUENCE_RUNNING;
+    s->n_waiting--;
+    s->n_running++;
+}
+
+/* Whose prompt is, or will be, computed for this one too: NULL if it must be computed by itself. */
+static struct sequence *usable_parent(const struct sequence *seq, struct sequence *parent) {
+    if (parent && parent->state == SEQUENCE_HELD) {
+        parent = parent->parent; /* which is held by nobody */
+    }
+    bool usable = parent && seq->may_hit && !parent->score_only && !parent->preempted &&
+                  sequence_n_generated(parent) == 0 && parent->n_prompt == seq->n_prompt &&
+                  memcmp(parent->tokens, seq->tokens, seq->n_prompt * sizeof *seq->tokens) == 0 &&
+                  memcmp(parent->cache_salt, seq->cache_salt, sizeof seq->cache_salt) == 0;
+    return usable ? parent : NULL;
+}
+
+void scheduler_add(struct scheduler *s, struct sequence *seq, struct sequence *parent) {
+    s->n_waiting++;
+    wait_queue_enter(&s->waiting, seq);
+    seq->n_charged = seq->n_prompt;
+    seq->parent = usable_parent(seq, parent);
+    if (seq->parent) {
+        seq->state = SEQUENCE_HELD;
+        list_push_back(&seq->parent->children, &seq->node);
+    } else {
+        wait(s, seq);
+    }
+}
+
+/* They go on by themselves. */
+static void release_children(struct scheduler *s, struct sequence *parent) {
+    LIST_FOR_EACH_SAFE(pos, next, &parent->children) {
+        struct sequence *child = LIST_ENTRY(pos, struct sequence, node);
+        list_remove(pos);
+        child->parent = NULL;
+        wait(s, child);
+    }
+}
+
+static void stop_running(struct scheduler *s, struct sequence *seq) {
+    list_remove(&seq->node);
+    s->n_running--;
     kv_cache_release(s->kv, seq->blocks, seq->n_blocks);
     seq->n_blocks = 0;
     seq->n_computed = 0;
@@ -40,38 +99,73 @@ static void release_blocks(struct scheduler *s, struct sequence *seq) {
 }
 
 void scheduler_remove(struct scheduler *s, struct sequence *seq) {
-    if (seq->state == SEQUENCE_WAITING) {
+    switch (seq->state) {
+    case SEQUENCE_HELD:
+        list_remove(&seq->node);
         s->n_waiting--;
-    } else if (seq->state == SEQUENCE_RUNNING) {
-        s->n_running--;
+        break;
+    case SEQUENCE_WAITING:
+        wait_queue_remove(&s->waiting, seq);
+        s->n_waiting--;
+        break;
+    case SEQUENCE_RUNNING:
+        stop_running(s, seq);
+        break;
+    case SEQUENCE_FINISHED:
+        return;
     }
-    list_remove(&seq->node);
-    release_blocks(s, seq);
+    release_children(s, seq);
+    wait_queue_leave(&s->waiting, seq);
     seq->state = SEQUENCE_FINISHED;
 }
 
 static void preempt(struct scheduler *s, struct sequence *seq) {
     assert(seq->n_scheduled == 0);
-    scheduler_remove(s, seq);
-    seq->state = SEQUENCE_WAITING;
-    list_push_front(&s->waiting, &seq->node);
+    stop_running(s, seq);
+    release_children(s, seq);
+    seq->preempted = true;
+    wait(s, seq);
     s->n_waiting++;
     s->preemptions++;
 }
 
-/* Make sure that seq has blocks for n_tokens, preempting from the back; false if seq itself had to go. */
-static bool grow(struct scheduler *s, struct sequence *seq, size_t n_tokens) {
-    size_t need = kv_cache_blocks_for(s->kv, n_tokens);
-    while (need > seq->n_blocks) {
-        if (kv_cache_take(s->kv, seq->blocks + seq->n_blocks, need - seq->n_blocks)) {
-            seq->n_blocks = need;
-            return true;
-        }
+struct sequence *scheduler_any(const struct scheduler *s) {
+    return list_empty(&s->running) ? wait_queue_next(&s->waiting)
+                                   : LIST_ENTRY(s->running.next, struct sequence, node);
+}
+
+/* ---- running sequences ---- */
+
+/* Take n blocks, preempting from the worst on while they are not free; false if seq itself had to go. */
+static bool take_or_preempt(struct scheduler *s, struct sequence *seq, int32_t *blocks, size_t n) {
+    while (!kv_cache_take(s->kv, blocks, n)) {
         struct sequence *victim = LIST_ENTRY(s->running.prev, struct sequence, node);
         preempt(s, victim);
         if (victim == seq) {
             return false;
         }
+    }
+    return true;
+}
+
+/* Make sure that seq has blocks of its own for its tokens from n_computed to n_tokens; false if it was preempted. */
+static bool grow(struct scheduler *s, struct sequence *seq, size_t n_tokens) {
+    size_t need = kv_cache_blocks_for(s->kv, n_tokens), next = seq->n_computed / s->kv->block_size;
+    if (need > seq->n_blocks) {
+        if (!take_or_preempt(s, seq, seq->blocks + seq->n_blocks, need - seq->n_blocks)) {
+            return false;
+        }
+        seq->n_blocks = need;
+    }
+    if (!kv_cache_is_writable(s->kv, seq->blocks[next])) {
+        int32_t copy, shared = seq->blocks[next];
+        if (!take_or_preempt(s, seq, &copy, 1)) {
+            return false;
+        }
+        s->copy_from[s->n_copies] = shared;
+        s->copy_to[s->n_copies++] = copy;
+        seq->blocks[next] = copy;
+        kv_cache_release(s->kv, &shared, 1);
     }
     return true;
 }
@@ -110,6 +204,8 @@ static void schedule_chunks(struct scheduler *s) {
         }
     }
 }
+
+/* ---- admission ---- */
 
 /* The key of block i, whose tokens are known; false if none can be had. */
 static bool know_key(const struct scheduler *s, struct sequence *seq, size_t i) {
@@ -158,26 +254,30 @@ static bool take_blocks(struct scheduler *s, struct sequence *seq) {
     seq->n_blocks = need;
     seq->n_published = n_found;
     seq->n_computed = n_found * s->kv->block_size;
-    if (!seq->looked_up) {
-        seq->looked_up = true;
-        seq->n_cached = seq->n_computed; /* all of it prompt: nothing was generated yet */
-        s->queried_tokens += seq->keys && seq->may_hit ? seq->n_prompt : 0;
-        s->cached_tokens += seq->n_cached;
-    }
     return true;
 }
 
+/* What is counted when a sequence runs for the first time: nothing was generated yet, so all of n_cached is prompt. */
+static void count_prompt(struct scheduler *s, struct sequence *seq, size_t n_cached) {
+    bool looks = seq->keys && seq->may_hit;
+    seq->admitted = true;
+    seq->n_cached = looks ? n_cached : 0;
+    s->queried_tokens += looks ? seq->n_prompt : 0;
+    s->cached_tokens += seq->n_cached;
+    wait_queue_charge(&s->waiting, seq, WAIT_COST_PROMPT * (seq->n_prompt - n_cached));
+}
+
 static void admit(struct scheduler *s) {
-    while (!list_empty(&s->waiting) && s->n_running < s->max_sequences && s->rows < s->max_batched_tokens) {
-        struct sequence *seq = LIST_ENTRY(s->waiting.next, struct sequence, node);
-        if (!take_blocks(s, seq)) {
-            break; /* in order of arrival: nobody overtakes */
+    while (s->n_running < s->max_sequences && s->rows < s->max_batched_tokens) {
+        struct sequence *seq = wait_queue_next(&s->waiting);
+        if (!seq || !take_blocks(s, seq)) {
+            break;
         }
-        list_remove(&seq->node);
-        list_push_back(&s->running, &seq->node);
-        seq->state = SEQUENCE_RUNNING;
-        s->n_waiting--;
-        s->n_running++;
+        if (!seq->admitted) {
+            count_prompt(s, seq, seq->n_computed);
+        }
+        wait_queue_remove(&s->waiting, seq);
+        run(s, seq);
         size_t left = left_to_compute(seq), room = s->max_batched_tokens - s->rows;
         put(s, seq, left < room ? left : room);
     }
@@ -213,11 +313,15 @@ static void schedule_drafts(struct scheduler *s) {
 void scheduler_schedule(struct scheduler *s) {
     s->n_scheduled = 0;
     s->rows = 0;
+    s->n_copies = 0;
+    s->n_forked = 0;
     schedule_decodes(s);
     schedule_chunks(s);
     admit(s);
     schedule_drafts(s);
 }
+
+/* ---- after the step ---- */
 
 /* Blocks that are full and computed can be found from now on. */
 static void publish(struct scheduler *s, struct sequence *seq) {
@@ -234,7 +338,40 @@ void scheduler_computed(struct scheduler *s) {
         seq->n_computed += seq->n_scheduled - seq->n_draft; /* of a draft, nothing counts yet */
         seq->n_scheduled = 0;
         publish(s, seq);
+        if (seq->n_computed > seq->n_charged) {
+            wait_queue_charge(&s->waiting, seq, WAIT_COST_GENERATED * (seq->n_computed - seq->n_charged));
+            seq->n_charged = seq->n_computed;
+        }
     }
+}
+
+struct sequence *scheduler_fork(struct scheduler *s, struct sequence *parent) {
+    if (list_empty(&parent->children)) {
+        return NULL;
+    }
+    if (s->n_running >= s->max_sequences || s->kv->n_free <= s->n_forked) {
+        release_children(s, parent);
+        return NULL;
+    }
+    struct sequence *child = LIST_ENTRY(parent->children.next, struct sequence, node);
+    list_remove(&child->node);
+    child->parent = NULL;
+    child->n_blocks = kv_cache_blocks_for(s->kv, parent->n_prompt);
+    child->n_computed = parent->n_prompt;
+    for (size_t i = 0; i < child->n_blocks; i++) {
+        child->blocks[i] = parent->blocks[i];
+        kv_cache_share(s->kv, child->blocks[i]);
+    }
+    if (parent->keys && child->keys) {
+        memcpy(child->keys, parent->keys, (1 + parent->n_keys) * sizeof *child->keys);
+        child->n_keys = parent->n_keys;
+        child->n_published = parent->n_published;
+    }
+    count_prompt(s, child, child->n_prompt);
+    run(s, child);
+    s->n_forked++;
+    s->forks++;
+    return child;
 }
 
 void scheduler_distrust(struct scheduler *s, const struct sequence *seq) {

@@ -259,8 +259,14 @@ int sequence_new(const struct engine_request *r, const struct sequence_limits *l
         return error_memory(err);
     }
     list_init(&s->node);
-    atomic_init(&s->cancelled, false);
+    list_init(&s->cancel_node);
+    list_init(&s->children);
     s->id = r->id;
+    s->parent_id = r->parent;
+    s->priority = r->priority;
+    s->tenant_id = r->tenant;
+    memcpy(s->cache_salt, r->cache_salt, sizeof s->cache_salt);
+    s->may_hit = r->n_prompt_logprobs < 0 && !r->score_only;
     s->n_prompt = s->n_tokens = r->n_prompt;
     s->total_is_context = r->max_tokens == 0 || r->n_prompt + r->max_tokens == limits->max_model_len;
     s->max_total = r->max_tokens == 0 ? limits->max_model_len : r->n_prompt + r->max_tokens;
@@ -288,7 +294,6 @@ int sequence_new(const struct engine_request *r, const struct sequence_limits *l
     s->end_ids = array(s->n_end_ids, sizeof *s->end_ids);
     if (limits->prefix_cache) {
         s->keys = array(s->max_total / limits->kv_block_size + 1, sizeof *s->keys);
-        s->may_hit = r->n_prompt_logprobs < 0 && !r->score_only;
     }
     if (!s->tokens || !s->blocks || !s->end_ids || (limits->prefix_cache && !s->keys)) {
         error_memory(err);

@@ -2,11 +2,14 @@
  * A sequence: one request on its way through the engine.
  *
  * Life. sequence_new checks and copies a request on the submitting thread; after the mailbox handed it over, the
- * engine thread alone touches it, except `cancelled` (any thread may set it) and the mailbox's own links.
+ * engine thread alone touches it, except the mailbox's own links and `cancelled` (mailbox lock).
  *
- *     WAITING --schedule--> RUNNING --end id, stop string, length, cancel, error--> FINISHED, then freed
- *        ^                     |
- *        +------ preempt ------+     blocks released, n_computed = 0: it is computed again, generated tokens included
+ *     HELD --parent's prompt is computed: fork--+
+ *       |                                       v
+ *       +--> WAITING --schedule--------------> RUNNING --end id, stop string, length, cancel, error--> FINISHED, freed
+ *               ^                                 |
+ *               +------------ preempt ------------+     blocks released, n_computed = 0: computed again, generated
+ *                                                       tokens included
  *
  * Tokens. tokens[0..n_prompt) is the prompt, tokens[n_prompt..n_tokens) was generated. tokens[0..n_computed) have their
  * K and V in the cache. A step computes the next n_scheduled tokens; when that reaches n_tokens, the step's last row
@@ -19,6 +22,7 @@
 #ifndef INFERD_SEQUENCE_H
 #define INFERD_SEQUENCE_H
 
+#include "base/heap.h"
 #include "kv_cache.h"
 #include "sampler_state.h"
 #include "speculation.h"
@@ -26,19 +30,35 @@
 
 #include <inferd/engine.h>
 #include <inferd/list.h>
-#include <stdatomic.h>
 
-enum sequence_state { SEQUENCE_WAITING, SEQUENCE_RUNNING, SEQUENCE_FINISHED };
+enum sequence_state { SEQUENCE_WAITING, SEQUENCE_HELD, SEQUENCE_RUNNING, SEQUENCE_FINISHED };
 
 struct sequence {
-    struct list node;           /* in the mailbox's inbox, then in the scheduler's waiting or running */
-    struct sequence *next_live; /* chain in the mailbox's table of live ids (mailbox lock) */
+    struct list node;           /* in the mailbox's inbox, then in the scheduler's running, or its parent's children */
+    struct sequence *next_live; /* chain in the mailbox's table of live ids */
+    struct list cancel_node;    /* in the mailbox's list of cancelled ones, until the engine takes them */
+    bool cancelled;             /* mailbox lock */
     uint64_t id;
-    uint64_t arrival; /* order of submission: decides who is preempted */
-    atomic_bool cancelled;
+    uint64_t arrival;    /* order of submission */
+    uint64_t arrival_ns; /* when, on a clock that never goes back */
 
     enum sequence_state state;
     bool started; /* STARTED was sent */
+
+    /* Whose turn it is (wait_queue.h). */
+    struct heap_node wait_node;
+    uint64_t tenant_id;
+    struct tenant *tenant; /* while the scheduler has it */
+    int32_t priority;
+    double rank;
+    bool admitted;    /* it ran already */
+    bool preempted;   /* it ran already, and lost its blocks since: also when it runs again */
+    size_t n_charged; /* tokens that its tenant has been charged for, prompt included */
+
+    /* A child (scheduler.h: forks) and those who wait for this one's prompt. */
+    uint64_t parent_id;      /* 0 = none */
+    struct sequence *parent; /* while HELD */
+    struct list children;
 
     int32_t *tokens; /* [max_total], owned */
     size_t n_prompt, n_tokens, max_total;
@@ -59,8 +79,8 @@ struct sequence {
     size_t n_keys;        /* blocks whose key is known */
     size_t n_published;   /* leading blocks that are in the table, or were found there */
     bool may_hit;         /* false: each prompt position must be computed here (its logits are asked for) */
-    bool looked_up;       /* it was admitted once: n_cached stands */
-    size_t n_cached;      /* prompt tokens that were found at the first admission */
+    size_t n_cached;      /* prompt tokens that were found, not computed, when it ran for the first time */
+    uint8_t cache_salt[32];
 
     struct sampling sampling;     /* what its pointers point to is owned, but allowed_ids: see `allowed` */
     uint64_t *allowed;            /* a bit for each id of the vocabulary, owned; NULL = all */
@@ -92,6 +112,10 @@ void sequence_free(struct sequence *s); /* NULL is fine; its blocks must have be
 
 /* Does the answer end with a pattern that came as often as repetition detection asks? */
 bool sequence_repeats(const struct sequence *s);
+/* A strict total order of all sequences of an engine: who goes first, and who is preempted last. */
+static inline bool sequence_before(const struct sequence *a, const struct sequence *b) {
+    return a->rank != b->rank ? a->rank < b->rank : a->arrival < b->arrival;
+}
 
 static inline size_t sequence_n_generated(const struct sequence *s) {
     return s->n_tokens - s->n_prompt;

@@ -65,6 +65,12 @@ static const struct setting rows[] = {
      .flags = SETTING_ENGINE,
      .help = "tokens guessed ahead from what the text repeats, where a request does not say (its field of this name); the "
              "answer is the same, sooner if the guesses are right; 0: off"},
+    {AT(scheduling), SETTING_CHOICE, .initial = "fcfs", .choices = "fcfs priority", .group = "Load",
+     .flags = SETTING_ENGINE,
+     .help = "who of one client's requests is next: in order of arrival, or by their field priority, lower first"},
+    {AT(priority_ageing), SETTING_SECONDS, .initial = "0", .min = 0, .max = 1000000, .group = "Load",
+     .flags = SETTING_ENGINE,
+     .help = "time of waiting that is worth one level of priority, so that nobody waits for ever; 0: never"},
     {AT(retry_after), SETTING_INT, .initial = "1", .min = 1, .max = 3600, .value = "SECONDS", .group = "Load",
      .help = "the Retry-After that clients get with 429 and 503 while the speed of the queue is not known, in seconds"},
     {AT(retry_after_max), SETTING_INT, .initial = "60", .min = 1, .max = 86400, .value = "SECONDS", .group = "Load",
@@ -263,6 +269,8 @@ void config_engine(const struct config *c, struct engine_config *out) {
     out->max_sequences = c->max_sequences;
     out->max_batched_tokens = c->max_batched_tokens;
     out->max_waiting = c->max_waiting;
+    out->scheduling = c->scheduling;
+    out->priority_ageing = c->priority_ageing;
     out->prefix_cache = c->prefix_cache;
     out->max_waiting_tokens = c->max_waiting_tokens;
     out->speculative_tokens = c->speculative_tokens;

@@ -39,6 +39,8 @@ struct config {
     size_t max_sequences;
     size_t max_batched_tokens;
     size_t max_waiting;
+    char *scheduling;       /* "fcfs", "priority" */
+    double priority_ageing; /* s of waiting for one level; 0 = never */
     size_t max_waiting_tokens; /* 0 = no bound */
     char *kv_dtype; /* "f16", "bf16" */
     size_t kv_block_size;

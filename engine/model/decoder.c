@@ -211,6 +211,9 @@ int decoder_forward(struct decoder *d, const struct decoder_batch *b, struct err
     void *x = d->x, *attn = d->attn, *gate = d->gate_up, *up = column(d, d->gate_up, F);
     const void *residual = NULL; /* what the last block computed and nobody has added to x yet */
 
+    for (size_t l = 0; b->n_copies > 0 && l < c->n_layers; l++) {
+        TRY(op->kv_copy(be, &d->kv[l], b->copy_from, b->copy_to, b->n_copies, err));
+    }
     TRY(op->embed(be, x, E, &d->weights.embed, b->token_ids, rows, embed_scale, err));
 
     for (size_t l = 0; l < c->n_layers; l++) {

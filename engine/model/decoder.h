@@ -19,6 +19,8 @@ struct decoder_batch {
     int32_t *context_lens; /* [n_sequences] tokens in KV including this step's */
     int32_t *block_tables; /* [n_sequences][max_blocks] */
     size_t max_blocks;
+    size_t n_copies; /* before anything is computed, KV block copy_to[i] becomes a copy of copy_from[i], in order */
+    int32_t *copy_from, *copy_to;
     int32_t *logit_rows; /* [n_logits], n_logits <= rows: whose logits are asked for, ascending */
 };
 

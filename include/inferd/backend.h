@@ -18,7 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define BACKEND_ABI 3u /* raise on every change of this header */
+#define BACKEND_ABI 4u /* raise on every change of this header */
 
 enum dtype {
     DTYPE_F32,
@@ -183,6 +183,10 @@ struct backend_ops {
     /* Write K and V rows, [rows][n_kv_heads * head_dim] each, to slots: slot = block * block_size + offset. */
     int (*kv_store)(struct backend *b, struct kv_layer *kv, const void *k, size_t ldk, const void *v, size_t ldv,
                     const int32_t *slot_mapping, size_t rows, struct error *err);
+
+    /* Block to[i] becomes a copy of block from[i], i = 0, 1, .. n - 1 in this order. */
+    int (*kv_copy)(struct backend *b, struct kv_layer *kv, const int32_t *from, const int32_t *to, size_t n,
+                   struct error *err);
 
     int (*attention)(struct backend *b, const struct attention_args *args, struct error *err);
 

@@ -174,7 +174,7 @@ struct engine_request {
     uint64_t tenant;         /* whose request it is (an API key): tenants get fair shares; 0 = nobody's */
     uint8_t cache_salt[32];  /* prefix-cache blocks are shared among equal salts only */
     uint64_t parent;         /* id of a live request with the same prompt and salt, submitted before, whose KV of the
-                                prompt this one shares; 0 = none. A parent that is gone does no harm. */
+                                prompt this one shares; 0 = none. A parent that is gone or another does no harm. */
     int32_t speculative_tokens; /* most tokens drafted in a step; 0 = off, -1 = the engine's setting */
     int32_t n_prompt_logprobs;  /* -1 = none; 0..20: logprobs of the prompt's tokens, and this many top ones */
     /* The answer ends (FINISH_REPETITION) when its last min_count * size tokens are min_count times the same `size`
@@ -264,6 +264,7 @@ struct engine_stats {
     uint64_t drafts, drafted_tokens, accepted_tokens;         /* speculation: drafts made; tokens in them; kept */
     uint64_t accepted_at[ENGINE_MAX_SPECULATIVE];             /* of these, by their place in the draft */
     uint64_t steps, preemptions;
+    uint64_t forks; /* children that began with the KV of their parent */
     uint64_t nonfinite_logits;
     uint64_t last_step_ns; /* clock_now_ns of the last finished step */
     bool idle;             /* nothing to do */

@@ -49,7 +49,7 @@ PUBLIC_OF = {
 # The files right in engine/: each may include only those before it. Stems of one group do not see one another.
 ENGINE_ORDER = [{"kv_cache", "stop_matcher", "event_ring", "step_stats", "memory", "ordinary_tokens", "speculation", "dry",
                  "sampler_math", "sampler_state", "sampling"},
-                {"sequence", "sampler_passes"}, {"batch", "mailbox", "sampler_types"}, {"sampler_logits", "sampler_select"},
+                {"sequence", "sampler_passes"}, {"batch", "mailbox", "wait_queue", "sampler_types"}, {"sampler_logits", "sampler_select"},
                 {"sampler_choose"}, {"sampler", "scheduler", "runner"}, {"plan"}, {"engine"}]
 
 # A library's header -> the files or folders that may include it.

@@ -1,5 +1,7 @@
 #include "harness.h"
 
+#include <semaphore.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -162,6 +164,33 @@ bool equal_outcomes(const struct outcome *a, const struct outcome *b) {
            memcmp(a->prompt_logprobs, b->prompt_logprobs, a->n_prompt * sizeof a->prompt_logprobs[0]) == 0 &&
            memcmp(a->ranks, b->ranks, a->n_prompt * sizeof a->ranks[0]) == 0 &&
            memcmp(a->prompt_top, b->prompt_top, a->n_prompt * sizeof a->prompt_top[0]) == 0;
+}
+
+static sem_t held, gate;
+static atomic_bool holding;
+
+/* Called with the event ring's lock: submitting goes on, polling does not. */
+static void stand_still(void *arg) {
+    (void)arg;
+    if (atomic_exchange(&holding, false)) {
+        sem_post(&held);
+        sem_wait(&gate);
+    }
+}
+
+void engine_hold(struct engine *e) {
+    struct engine_request r = plain_request(0, 1, 1);
+    sem_init(&held, 0, 0);
+    sem_init(&gate, 0, 0);
+    atomic_store(&holding, true);
+    engine_set_notify(e, stand_still, NULL);
+    submit(e, &r);
+    sem_wait(&held);
+}
+
+void engine_let_go(struct engine *e) {
+    (void)e;
+    sem_post(&gate);
 }
 
 void one(struct engine *e, const struct engine_request *r, struct outcome *o) {

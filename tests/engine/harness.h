@@ -69,6 +69,12 @@ struct engine_config test_config(const char *model, size_t max_sequences, size_t
 struct engine *open_config(const struct engine_config *c);
 struct engine *open_engine(const char *model, size_t max_sequences, size_t max_batched_tokens, size_t kv_tokens);
 void submit(struct engine *e, const struct engine_request *r);
+/*
+ * Hold the engine thread, so that what is submitted until engine_let_go comes to it at once. Afterwards one event more is
+ * there: the end of request 0 (one token), which is submitted here.
+ */
+void engine_hold(struct engine *e);
+void engine_let_go(struct engine *e);
 /* Submit and collect. */
 void one(struct engine *e, const struct engine_request *r, struct outcome *o);
 

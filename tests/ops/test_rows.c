@@ -1,4 +1,4 @@
-/* rms_norm, rope, silu_mul, add, gather_rows, kv_store at odd sizes against the reference. */
+/* rms_norm, rope, silu_mul, gather_rows, kv_store, kv_copy at odd sizes against the reference. */
 #include "ops.h"
 
 #include <math.h>
@@ -249,6 +249,34 @@ static void test_kv_store_shape(const struct fixture *f, struct random *r, enum 
     free(k), free(v), free(want);
 }
 
+/* Chains and cycles of copies, in order; whole blocks, whatever they hold. */
+static void test_kv_copy(const struct fixture *f, struct random *r, enum dtype dtype, size_t heads, size_t head_dim,
+                         size_t block_size) {
+    enum { BLOCKS = 5 };
+    static const int32_t from[] = {0, 1, 3, 2, 4}, to[] = {1, 2, 0, 3, 4};
+    static const int ends_as[BLOCKS] = {3, 0, 0, 0, 4}; /* 0 -> 1 -> 2 -> 3, and 3 -> 0 before that */
+    size_t bytes = kv_layer_bytes(dtype, BLOCKS, block_size, heads, head_dim), block = bytes / BLOCKS;
+    struct kv_layer kv = {
+        .dtype = dtype, .n_blocks = BLOCKS, .block_size = block_size, .n_kv_heads = heads, .head_dim = head_dim};
+    OK(f->ops->alloc(f->b[0], bytes, &kv.data, &err));
+    uint8_t *before = xmalloc(bytes);
+    for (size_t i = 0; i < bytes; i++) {
+        before[i] = (uint8_t)random_u64(r);
+    }
+    OK(f->ops->upload(f->b[0], kv.data, before, bytes, &err));
+    OK(f->ops->kv_copy(f->b[0], &kv, from, to, 5, &err));
+    for (size_t i = 0; i < BLOCKS; i++) {
+        CHECK(memcmp((uint8_t *)kv.data + i * block, before + (size_t)ends_as[i] * block, block) == 0,
+              "kv_copy %s: block %zu", dtype_info(dtype)->name, i);
+    }
+    const int32_t good = 1, beyond = BLOCKS, negative = -1;
+    CHECK(f->ops->kv_copy(f->b[0], &kv, &beyond, &good, 1, &err) < 0, "kv_copy from a block that is not there");
+    CHECK(f->ops->kv_copy(f->b[0], &kv, &good, &negative, 1, &err) < 0, "kv_copy to a block that is not there");
+    OK(f->ops->kv_copy(f->b[0], &kv, NULL, NULL, 0, &err));
+    f->ops->free(f->b[0], kv.data);
+    free(before);
+}
+
 void test_rows(const struct fixture *f) {
     struct random r = {2};
     test_rms_norm(f, &r);
@@ -262,6 +290,9 @@ void test_rows(const struct fixture *f) {
             test_gather(f, &r, row_counts[i], dims[j], threads);
         }
     }
+    test_kv_copy(f, &r, DTYPE_F16, 3, 64, 16);
+    test_kv_copy(f, &r, DTYPE_BF16, 1, 2, 5);
+    test_kv_copy(f, &r, DTYPE_I8, 2, 66, 8); /* the layout of a block is all that counts */
     for (size_t threads = 1; threads <= MAX_TEST_THREADS; threads++) {
         enum dtype dtype = threads % 2 ? DTYPE_F16 : DTYPE_BF16;
         test_kv_store_shape(f, &r, dtype, 3, 64, 16, threads);

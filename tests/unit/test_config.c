@@ -92,6 +92,9 @@ Test(config, defaults_are_those_of_the_engine) {
     cr_expect_eq(mine.kv_tokens, engine.kv_tokens);
     cr_expect_eq(mine.prefix_cache, engine.prefix_cache);
     cr_expect_eq(mine.speculative_tokens, engine.speculative_tokens);
+    cr_expect_eq(mine.max_waiting_tokens, engine.max_waiting_tokens);
+    cr_expect_str_eq(mine.scheduling, engine.scheduling);
+    cr_expect_float_eq(mine.priority_ageing, engine.priority_ageing, 1e-12);
     config_free(&c);
 }
 
@@ -101,7 +104,8 @@ Test(config, engine_gets_what_was_set) {
     const char *flags[] = {
         "--device=cpu",    "--cpu-variant=avx2",       "--kv=bf16",          "--threads=3", "--ctx=77", "--batch=5",
         "--kv-tokens=640", "--memory-utilization=0.5", "--kv-block-size=32", "--null-step-time=13.5ms",
-        "--prefix-cache=off", "--speculative-tokens=16", NULL};
+        "--prefix-cache=off", "--speculative-tokens=16", "--scheduling=priority", "--priority-ageing=2.5",
+        "--max-waiting-tokens=9000", NULL};
     const char *env[] = {"INFERD_MODEL=m.gguf", "INFERD_MAX_WAITING=6", "INFERD_MAX_BATCHED_TOKENS=99", NULL};
     cr_assert_eq(load(&c, NULL, env, flags, NULL), 0, "%s", err.message);
     config_engine(&c, &e);
@@ -118,6 +122,9 @@ Test(config, engine_gets_what_was_set) {
     cr_expect_eq(e.kv_tokens, 640);
     cr_expect_eq(e.prefix_cache, false);
     cr_expect_eq(e.speculative_tokens, 16);
+    cr_expect_str_eq(e.scheduling, "priority");
+    cr_expect_float_eq(e.priority_ageing, 2.5, 1e-12);
+    cr_expect_eq(e.max_waiting_tokens, 9000);
     cr_expect_eq(e.null_step_ns, 13500000);
     cr_expect_float_eq(e.memory_utilization, 0.5, 1e-12);
     config_free(&c);

@@ -123,7 +123,9 @@ Test(kv_cache, published_blocks_are_found_in_use_and_after) {
     cr_assert_eq(kv_cache_init(&c, 4, 8, &err), 0);
     cr_assert(kv_cache_take(&c, b, 2));
     cr_assert_eq(kv_cache_find(&c, &one), -1);
+    cr_assert(kv_cache_is_writable(&c, b[0]));
     cr_assert_eq(kv_cache_publish(&c, b[0], &one), b[0]);
+    cr_assert_not(kv_cache_is_writable(&c, b[0]));
     cr_assert_eq(kv_cache_publish(&c, b[1], &two), b[1]);
     cr_assert_eq(kv_cache_find(&c, &one), b[0]);
     kv_cache_release(&c, b, 2);
@@ -176,7 +178,7 @@ Test(kv_cache, the_same_tokens_twice_become_one_block) {
     cr_assert_eq(kv_cache_publish(&c, b[0], &key), b[0]);
     cr_assert_eq(kv_cache_publish(&c, b[1], &key), b[0]);
     cr_assert_eq(kv_cache_used(&c), 1);
-    cr_assert(kv_cache_is_shared(&c, b[0]));
+    cr_assert_not(kv_cache_is_writable(&c, b[0]));
     kv_cache_release(&c, b, 1);
     kv_cache_release(&c, b, 1);
     cr_assert_eq(kv_cache_used(&c), 0);

@@ -304,6 +304,7 @@ const struct backend_ops backend_cpu_ops = {
     .linear = cpu_linear,
     .rope = cpu_rope,
     .kv_store = cpu_kv_store,
+    .kv_copy = cpu_kv_copy,
     .attention = cpu_attention,
     .silu_mul = cpu_silu_mul,
     .gather_rows = cpu_gather_rows,

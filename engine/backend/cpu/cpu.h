@@ -126,6 +126,8 @@ int cpu_rope(struct backend *b, void *x, size_t ldx, size_t heads, size_t head_d
              size_t rows, const struct rope_table *table, struct error *err);
 int cpu_kv_store(struct backend *b, struct kv_layer *kv, const void *k, size_t ldk, const void *v, size_t ldv,
                  const int32_t *slot_mapping, size_t rows, struct error *err);
+int cpu_kv_copy(struct backend *b, struct kv_layer *kv, const int32_t *from, const int32_t *to, size_t n,
+                struct error *err);
 int cpu_attention(struct backend *b, const struct attention_args *args, struct error *err);
 int cpu_silu_mul(struct backend *b, void *y, size_t ldy, const void *gate, size_t ldg, const void *up, size_t ldu,
                  size_t rows, size_t dim, enum activation activation, struct error *err);

@@ -1,4 +1,4 @@
-/* The operations that go row by row: embed, rms_norm, silu_mul, gather_rows, add, kv_store. */
+/* The operations that go row by row: embed, rms_norm, silu_mul, gather_rows, kv_store; and kv_copy. */
 #include "cpu.h"
 
 #include <string.h>
@@ -167,5 +167,23 @@ int cpu_kv_store(struct backend *b, struct kv_layer *kv, const void *k, size_t l
     }
     struct kv_store_job job = {b->kernels, kv, k, ldk, v, ldv, slot_mapping};
     for_rows(b, rows, 2 * kv->n_kv_heads * kv->head_dim, kv_store_rows, &job);
+    return 0;
+}
+
+int cpu_kv_copy(struct backend *b, struct kv_layer *kv, const int32_t *from, const int32_t *to, size_t n,
+                struct error *err) {
+    size_t bytes = kv_layer_bytes(kv->dtype, 1, kv->block_size, kv->n_kv_heads, kv->head_dim);
+    (void)b;
+    for (size_t i = 0; i < n; i++) {
+        if (from[i] < 0 || (size_t)from[i] >= kv->n_blocks || to[i] < 0 || (size_t)to[i] >= kv->n_blocks) {
+            return error_set(err, ERROR_INTERNAL, "kv_copy: block %d to block %d of %zu", (int)from[i], (int)to[i],
+                             kv->n_blocks);
+        }
+    }
+    for (size_t i = 0; i < n; i++) {
+        if (from[i] != to[i]) {
+            memcpy((char *)kv->data + (size_t)to[i] * bytes, (const char *)kv->data + (size_t)from[i] * bytes, bytes);
+        }
+    }
     return 0;
 }

@@ -149,6 +149,12 @@ static int null_kv_store(struct backend *b, struct kv_layer *kv, const void *k, 
     return 0;
 }
 
+static int null_kv_copy(struct backend *b, struct kv_layer *kv, const int32_t *from, const int32_t *to, size_t n,
+                        struct error *err) {
+    (void)b, (void)kv, (void)from, (void)to, (void)n, (void)err;
+    return 0;
+}
+
 static int null_attention(struct backend *b, const struct attention_args *args, struct error *err) {
     (void)b, (void)args, (void)err;
     return 0;
@@ -218,6 +224,7 @@ const struct backend_ops backend_null_ops = {
     .linear = null_linear,
     .rope = null_rope,
     .kv_store = null_kv_store,
+    .kv_copy = null_kv_copy,
     .attention = null_attention,
     .silu_mul = null_silu_mul,
     .gather_rows = null_gather_rows,
