@@ -1,0 +1,143 @@
+/*
+ * KV memory at 100 % all the time: far more is asked for than fits, with everything that shares, preempts and gives back.
+ * Everybody gets in the end what he would get alone, nobody waits for ever, and nothing is lost.
+ *
+ *     test_pressure            a few seconds
+ *     test_pressure SECONDS    by hand
+ */
+#include "harness.h"
+
+#include <inferd/clock.h>
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { KINDS = 32, LIVE = 60 };
+
+static struct outcome want[KINDS], got[LIVE + 1];
+
+/* What runs under an id. */
+static struct {
+    size_t kind;
+    bool cancelled;
+    uint64_t since_ns;
+} live[LIVE + 1];
+
+static struct engine_request request_of(size_t kind) {
+    struct engine_request r = mixed_request(kind);
+    if (kind >= KINDS / 2) { /* beginnings in common */
+        r.prompt = prompts[kind % 4];
+        r.n_prompt = 20 + kind * 5;
+    }
+    r.n_prompt_logprobs = kind % 8 == 3 ? 2 : -1;
+    return r;
+}
+
+static void start(struct engine *e, uint64_t id) {
+    struct engine_request r;
+    uint64_t parent = 1 + (uint64_t)rand() % LIVE;
+    bool child = rand() % 3 == 0 && live[parent].since_ns > 0 && parent != id;
+    live[id].kind = child ? live[parent].kind : (size_t)rand() % KINDS;
+    live[id].cancelled = false;
+    live[id].since_ns = clock_now_ns();
+    r = request_of(live[id].kind);
+    r.id = id;
+    r.parent = child ? parent : 0;
+    r.priority = rand() % 3;
+    r.tenant = (uint64_t)rand() % 3;
+    memset(&got[id], 0, sizeof got[id]);
+    submit(e, &r);
+}
+
+static void pressure(const char *model, double seconds, const char *scheduling) {
+    static struct engine_event event;
+    struct engine_config c = test_config(model, 1, 512, CONTEXT);
+    c.prefix_cache = false;
+    struct engine *e = open_config(&c);
+    for (size_t i = 0; i < KINDS; i++) {
+        struct engine_request r = request_of(i);
+        r.id = 1;
+        one(e, &r, &want[i]);
+        CHECK(want[i].kind == ENGINE_EVENT_DONE, "kind %zu: %s", i, want[i].error.message);
+    }
+    engine_close(e);
+
+    c = test_config(model, 40, 96, 3 * CONTEXT);
+    c.scheduling = scheduling;
+    c.priority_ageing = 0.05;
+    e = open_config(&c);
+    memset(live, 0, sizeof live);
+    srand(3);
+    size_t ended = 0, looks = 0, cancels = 0;
+    double used = 0;
+    uint64_t until = clock_now_ns() + (uint64_t)(seconds * 1e9), longest = 0;
+    for (uint64_t id = 1; id <= LIVE; id++) {
+        start(e, id);
+    }
+    for (size_t n_live = LIVE; n_live > 0;) {
+        if (!engine_wait(e, &event, 60000)) {
+            CHECK(false, "no event for a minute: %zu requests hang", n_live);
+            exit(1);
+        }
+        uint64_t id = event.id, now = clock_now_ns();
+        note(&got[id], &event);
+        if (now < until && rand() % 8 == 0) {
+            struct engine_stats s;
+            engine_get_stats(e, &s);
+            used += (double)s.kv_blocks_used / (double)s.kv_blocks;
+            looks++;
+        }
+        if (event.kind == ENGINE_EVENT_TOKEN && rand() % 400 == 0) {
+            uint64_t other = 1 + (uint64_t)rand() % LIVE;
+            live[other].cancelled = true;
+            engine_cancel(e, other);
+            cancels++;
+        }
+        if (event.kind != ENGINE_EVENT_DONE && event.kind != ENGINE_EVENT_ERROR) {
+            continue;
+        }
+        CHECK(equal_outcomes(&want[live[id].kind], &got[id]) ||
+                  (live[id].cancelled && got[id].finish == FINISH_CANCELLED),
+              "kind %zu after %zu others, finish %d", live[id].kind, ended, got[id].finish);
+        longest = now - live[id].since_ns > longest ? now - live[id].since_ns : longest;
+        live[id].since_ns = 0;
+        ended++;
+        if (now < until && failures == 0) {
+            start(e, id);
+        } else {
+            n_live--;
+        }
+    }
+    struct engine_stats s;
+    engine_get_stats(e, &s);
+    printf("%s: %zu requests in %g s, %llu preemptions, %llu forks, %llu prompt tokens found, %zu cancels; %.0f "
+           "%% of KV in use on average, longest request %.2f s\n",
+           scheduling, ended, seconds, (unsigned long long)s.preemptions, (unsigned long long)s.forks,
+           (unsigned long long)s.cached_tokens, cancels, 100 * used / (double)looks, (double)longest * 1e-9);
+    /* a preemption is memory at 100 % and one block more asked for */
+    CHECK(s.preemptions > ended / 50 && s.forks > 0 && s.cached_tokens > 0 && used / (double)looks > 0.7, "no pressure");
+    check_idle(e);
+    engine_close(e);
+}
+
+int main(int argc, char **argv) {
+    double seconds = argc > 1 ? atof(argv[1]) : 3;
+    char folder[] = "/tmp/inferd-pressure-XXXXXX", path[64];
+    if (!mkdtemp(folder)) {
+        perror("mkdtemp");
+        return 1;
+    }
+    snprintf(path, sizeof path, "%s/tiny.gguf", folder);
+    fill_prompts();
+    const struct tiny_model model = {"llama", CONTEXT, 31, -1};
+    if (!tiny_model_write(path, &model)) {
+        return 1;
+    }
+    RUN(pressure, path, seconds / 2, "fcfs");
+    RUN(pressure, path, seconds / 2, "priority");
+    unlink(path);
+    rmdir(folder);
+    printf("%d failures\n", failures);
+    return failures != 0;
+}
