@@ -281,6 +281,20 @@ def test_chat_stream_shape(server):
     assert "usage" not in chunks(server, "@say x")[0]
 
 
+def test_an_answer_that_repeats_itself(server):
+    def counted():
+        m = server.metrics()
+        return (m[("vllm:request_success_total", (("engine", "0"), ("finished_reason", "repetition"), ("model_name", "fake")))],
+                m[("inferd_requests_finished_total", (("reason", "repetition"),))])
+
+    before = counted()
+    events = chunks(server, "@repetition=4 @say lalalala", max_tokens=100)
+    assert "".join(e["choices"][0]["text"] for e in events) == "lala" and events[-1]["choices"][0]["finish_reason"] == "repetition"
+    plain = server.post("/v1/completions", request("@repetition=4 @say lalalala", max_tokens=100)).json()
+    assert plain["choices"][0]["finish_reason"] == "repetition" and plain["usage"]["completion_tokens"] == 4
+    assert counted() == (before[0] + 2, before[1] + 2)
+
+
 def test_held_text_makes_no_empty_chunks(server):
     for fields in ({"stop": ["zzzz"]}, {"stop": ["dog"]}, {}):
         events = chunks(server, "@say a lazy dog sleeps", max_tokens=100, **fields)

@@ -21,7 +21,7 @@ struct sequence {
     size_t hold; /* bytes that are held back while tokens come */
     size_t n_prompt, max_tokens, done, shown;
     bool loop, stall, cancelled, running, started;
-    long delay_ms, prefill_ms, error_at;
+    long delay_ms, prefill_ms, error_at, repetition_at;
     uint32_t choice;
     int n_logprobs;
     uint64_t due_ns;
@@ -144,7 +144,9 @@ static void advance(struct engine *e, struct sequence *q, uint64_t now) {
         free(q);
         return;
     }
-    if (q->done == q->max_tokens) {
+    if (q->repetition_at >= 0 && (size_t)q->repetition_at == q->done) {
+        finish(e, q, FINISH_REPETITION);
+    } else if (q->done == q->max_tokens) {
         finish(e, q, FINISH_LENGTH);
     } else if (q->done == q->n_answer && !q->loop) {
         finish(e, q, FINISH_STOP);
@@ -304,6 +306,7 @@ static void read_prompt(struct sequence *q, const char *prompt) {
     q->delay_ms = number_after(prompt, "@delay=", token_ms ? atol(token_ms) : 0);
     q->prefill_ms = number_after(prompt, "@prefill=", 0);
     q->error_at = number_after(prompt, "@error=", -1);
+    q->repetition_at = number_after(prompt, "@repetition=", -1);
 }
 
 /* Where the first stop string comes in an answer that is not repeated. */

@@ -9,7 +9,7 @@
  * before it do not count), then </s>; without "@say" it is one fixed sentence. Further words in the prompt:
  *   @delay=N    N ms before each token            @prefill=N  N ms before the first
  *   @stall      starts and never gets further     @error=N    fails after N tokens
- *   @tokenise=N tokenising takes N ms
+ *   @tokenise=N tokenising takes N ms             @repetition=N  ends after N tokens because it repeats itself
  * "@loop", or ignore_eos, repeats the answer until max_tokens. Words work anywhere in the prompt.
  * Environment: FAKE_TOKEN_MS is the default of @delay, FAKE_LOAD_MS delays engine_open, FAKE_LOAD_FAILS fails it.
  */
