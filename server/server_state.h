@@ -4,6 +4,7 @@
 
 #include "admission.h"
 #include "auth.h"
+#include "choice_table.h"
 #include "deadline.h"
 #include "metrics.h"
 
@@ -12,7 +13,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct choice;
 struct config;
 struct exchange;
 struct http;
@@ -20,14 +20,6 @@ struct loop;
 struct loop_timer;
 
 enum server_phase { SERVER_LOADING, SERVER_READY, SERVER_DRAINING };
-
-/* Live choices by engine id: id = serial << 20 | slot, so a late event of a dead one finds nobody. */
-struct choice_table {
-    struct choice **slots; /* [cap], NULL = free */
-    size_t cap;
-    size_t next; /* where to look for a free one */
-    uint64_t serial;
-};
 
 struct server {
     const struct config *config;

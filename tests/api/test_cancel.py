@@ -131,7 +131,7 @@ def test_by_disconnect(start, fake, state, stream, n):
     client = Client(scene.d, scene.body(stream, n))
     scene.wait_there()
     client.leave()
-    scene.gone_within(LAST[state] + 0.3)
+    scene.gone_within(LAST[state] + 0.5)
     assert gauge(scene.d, "inferd_requests_cancelled_total") == 1
     if state != "tokenising":
         assert gauge(scene.d, "vllm:request_success_total", finished_reason="abort") == n
@@ -146,9 +146,9 @@ def test_by_deadline(start, fake, state, stream):
     client = Client(scene.d, scene.body(stream, 2), "X-Request-Timeout: 0.4\r\n")
     scene.wait_there()
     status = client.refused(stream)
-    assert 0.4 <= time.monotonic() - began < 0.4 + 0.2 * SLOW
+    assert 0.4 <= time.monotonic() - began < 0.4 + 0.5 * SLOW
     assert status == (200 if stream and state == "decode" else 503)
-    scene.gone_within(LAST[state] + 0.3)
+    scene.gone_within(LAST[state] + 0.5)
     if state in ("queued", "tokenising"):
         assert gauge(scene.d, "inferd_requests_rejected_total", reason="deadline") == 1
     else:
