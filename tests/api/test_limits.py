@@ -442,3 +442,55 @@ def test_without_keys_everybody_shares(start):
     # n answers to one prompt: it counts once
     usage = d.complete(prompt, max_tokens=1, n=3).json()["usage"]
     assert usage["prompt_tokens_details"]["cached_tokens"] > 400 and usage["prompt_tokens"] < 1000
+
+
+# --- who is next
+
+
+def order_of_answers(d, requests):
+    """Send them one after another while one seat is taken; in which order they begin to be answered."""
+    busy = d.open_stream("busy", max_tokens=1000, ignore_eos=True)
+    next(busy.events())
+    burst = Burst(d, [])
+    for i, (key, fields, headers) in enumerate(requests):
+        data = json.dumps({"model": d.model, "prompt": "hi", "max_tokens": 1, "ignore_eos": True, **fields}).encode()
+        s = d.connect()
+        head = "".join(f"{k}: {v}\r\n" for k, v in {**headers, **({"Authorization": "Bearer " + key} if key else {})}.items())
+        s.sendall((f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n{head}"
+                   f"Content-Length: {len(data)}\r\n\r\n").encode() + data)
+        burst.sockets.append(s)
+        burst.began[s] = 0
+        wait_for(lambda n=i + 1: d.gauge("requests_waiting") == n, 5, "it waits")
+    busy.close()
+    burst.collect(20)
+    assert len(burst.first) == len(requests)
+    order = sorted(range(len(requests)), key=lambda i: burst.first[burst.sockets[i]])
+    assert all(burst.read(s)[0] == 200 for s in burst.sockets)
+    burst.close()
+    d.wait_idle()
+    return order
+
+
+PRIORITIES = [
+    (None, {"priority": 5}, {}),
+    (None, {}, {}),  # 0
+    (None, {"priority": -1}, {}),
+    (None, {"priority": 9}, {"X-Vllm-Priority": "-7"}),  # the header goes before the field
+    (None, {"priority": 5}, {}),
+]
+
+
+def test_priority(start):
+    one = {"device": "null", "null_step_time": "20ms", "max_sequences": 1}
+    assert order_of_answers(start(scheduling="priority", **one), PRIORITIES) == [3, 2, 1, 0, 4]
+    assert order_of_answers(start(scheduling="fcfs", **one), PRIORITIES) == [0, 1, 2, 3, 4]
+
+
+def test_a_key_with_much_to_ask_does_not_keep_others_waiting(start, tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("alpha\nbeta\n")
+    d = start(device="null", null_step_time="20ms", max_sequences=1, api_keys_file=str(keys))
+    d.key = "alpha"
+    order = order_of_answers(d, [("alpha", {}, {})] * 6 + [("beta", {}, {})])
+    assert order.index(6) <= 1, order
+    assert [i for i in order if i < 6] == list(range(6))
