@@ -260,6 +260,36 @@ def test_tokenize_lines_go_on_after_a_bad_one():
     assert answers[-1]["ids"] == answers[-1]["ids_special"] and len(answers[-1]["ids"]) >= 1
 
 
+def test_spans_where_the_tokenizer_changes_the_text(tmp_path):
+    """A space put in front, characters composed, white space swallowed, bytes that are no UTF-8."""
+    vocabulary = {f"<0x{i:02X}>": i for i in range(256)} | {"▁": 256, "é": 257}
+    model = tmp_path / "tokenizer.json"
+    special = {"id": 258, "content": "<s>", "special": True, "rstrip": True, "lstrip": False, "single_word": False, "normalized": False}
+    steps = [{"type": "NFC"}, {"type": "Prepend", "prepend": "▁"}, {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]
+    model.write_text(
+        json.dumps(
+            {
+                "model": {"type": "BPE", "byte_fallback": True, "vocab": vocabulary, "merges": []},
+                "normalizer": {"type": "Sequence", "normalizers": steps},
+                "decoder": {"type": "Sequence", "decoders": [{"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}]},
+                "added_tokens": [special],
+            }
+        )
+    )
+
+    def spans(data):
+        done = run("tokenize", "-m", str(model), "--json", "-", stdin=data)
+        assert done.returncode == 0, done.err
+        answer = json.loads(done.out)
+        return list(zip(answer["ids"], map(tuple, answer["spans"])))
+
+    assert spans("ab") == [(256, (0, 0)), (97, (0, 1)), (98, (1, 2))]
+    assert spans("e\u0301b") == [(256, (0, 3)), (257, (0, 3)), (98, (3, 4))]
+    assert spans("<s>  a") == [(258, (0, 3)), (256, (3, 4)), (97, (5, 6))]
+    assert spans(b"a\xffbc") == [(256, (0, 0)), (97, (0, 1)), (239, (1, 2)), (191, (1, 2)), (189, (1, 2)), (98, (2, 3)), (99, (3, 4))]
+    assert spans("") == []
+
+
 def test_tokenize_lines_keep_nul():
     lines = [{"text": "a\0b"}, {"messages": [{"role": "user", "content": "c\0d"}]}]
     done = run("tokenize", "-m", MODEL, "--jsonl", stdin="\n".join(map(json.dumps, lines)))

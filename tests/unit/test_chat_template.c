@@ -381,7 +381,6 @@ static bool prompt_is(struct text *t, const cJSON *row, const cJSON *want) {
         .kwargs_len = kwargs ? strlen(kwargs) : 0,
         .add_generation_prompt = cJSON_IsTrue(cJSON_GetObjectItem(row, "add_generation_prompt")),
         .verbatim = true,
-        .now = (int64_t)cJSON_GetNumberValue(cJSON_GetObjectItem(row, "now")),
     };
     struct marked_text out = {0};
     struct tokens ids = {0}, expected = {0};
