@@ -34,6 +34,11 @@ static bool agrees(const struct alignment *a, size_t i, size_t j, size_t wanted)
 
 /* The nearest place behind (i, j) where both sides agree; both ends when there is none near. */
 static void find_agreement(const struct alignment *a, size_t i, size_t j, size_t *to_i, size_t *to_j) {
+    if (a->spelt[i] == ' ' && agrees(a, i + 1, j, 1)) { /* the space that some put in front of a text */
+        *to_i = i + 1;
+        *to_j = j;
+        return;
+    }
     for (size_t distance = 1; distance <= WINDOW; distance++) {
         for (size_t k = 0; k <= distance; k++) {
             if (agrees(a, i + k, j + distance - k, distance <= NEAR ? 2 : 4)) {

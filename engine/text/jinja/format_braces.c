@@ -160,7 +160,8 @@ static void format_value(struct braces *b, struct sb *out, struct value v, const
         f.align = f.align == '=' ? '<' : f.align; /* a 0 before the width fills on the right since Python 3.10 */
         jj_format_text(r, out, v.u.s, &f);
     } else if (value_is_number(v)) {
-        const struct str *c = f.type == 'c' && !f.sign && !f.group && f.precision < 0 ? jj_char_of(r, v) : NULL;
+        const struct str *c =
+            f.type == 'c' && (!f.for_numbers || f.align == '=') && f.precision < 0 ? jj_char_of(r, v) : NULL;
         if (c) {
             f.align = f.align == '=' || !f.align ? '>' : f.align;
             jj_format_text(r, out, c, &f);

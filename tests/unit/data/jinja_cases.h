@@ -220,6 +220,8 @@ static const struct {
      "A  \xe2\x82\xac" "B  00C|A  b\xe2\x82\xac  ", false},
     {"{{ '{:c}'.format(-1) }}",
      NULL, false},
+    {"{{ '{:-c}'.format(65) }}",
+     NULL, false},
     {"{{ range(9)[-1:-1:-2] }}|{{ range(9)[:1:-2] }}|{{ range(9)[7:-3:] }}|{{ range(1, 20, 3)[1:4] }}|{{ range(9)[::4] | list }}",
      "range(8, 8, -2)|range(8, 1, -2)|range(7, 6)|range(4, 13, 3)|[0, 4, 8]", false},
     {"{{ '%#4.2x' % 0 }}|{{ '%#08.2x' % 15 }}|{{ '%+08.3d' % 5 }}|{{ '%#.3o' % 8 }}|{{ '%-8.3d|' % 5 }}|{{ '%%' % () }}",
