@@ -78,6 +78,8 @@ static const struct setting rows[] = {
 
     {AT(max_n), SETTING_INT, .initial = "8", .min = 1, .max = 128, .group = "Requests",
      .help = "most answers to one request (its field n)"},
+    {AT(samplers), SETTING_STRING, .initial = ENGINE_SAMPLER_ORDER, .value = "NAMES", .group = "Requests",
+     .help = "the steps from a model's output to a token, in this order, for requests that do not name their own"},
     {AT(strict_requests), SETTING_BOOL, .initial = "false", .group = "Requests",
      .help = "refuse requests with fields that inferd does not know"},
     {AT(queue_timeout), SETTING_SECONDS, .initial = "0", .min = 0, .max = 604800, .group = "Requests",
@@ -284,6 +286,14 @@ const char *config_null_warning(const struct config *c) {
     return strcmp(c->device, "null") == 0
                ? "the device is \"null\": nothing is computed, and every answer is made up of arbitrary tokens"
                : NULL;
+}
+
+int config_samplers(const struct config *c, struct sampler_order *out, struct error *err) {
+    if (engine_sampler_order(c->samplers, strlen(c->samplers), out, err) < 0) {
+        err->code = ERROR_MODEL;
+        return -1;
+    }
+    return 0;
 }
 
 void config_engine_refused(struct error *err) {

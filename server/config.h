@@ -52,6 +52,7 @@ struct config {
 
     /* requests */
     size_t max_n;             /* largest `n` of a request */
+    char *samplers;           /* the order of a request that names none */
     bool strict_requests;     /* unknown fields of a request are an error */
     double queue_timeout;     /* s from the last byte of the request to its first step; 0 = none */
     double request_timeout;   /* s from the last byte of the request to the last of the answer; 0 = none */
@@ -108,6 +109,8 @@ int config_check_model(const struct config *c, struct error *err);
 void config_engine(const struct config *c, struct engine_config *out);
 /* The null device is meant: nobody shall take its answers for a model's. NULL if the device computes. */
 const char *config_null_warning(const struct config *c);
+/* The setting samplers. ERROR_MODEL, err->param = the setting. */
+int config_samplers(const struct config *c, struct sampler_order *out, struct error *err);
 /* For an error of engine_open: a setting that passed its own checks and does not go with this model is a fault of the
  * configuration (exit code 78), wherever it was given. */
 void config_engine_refused(struct error *err);

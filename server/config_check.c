@@ -77,7 +77,8 @@ static int config_check_chat_template(const struct config *c, struct error *err)
 
 int config_check(const struct config *c, struct error *err) {
     struct api_keys keys;
-    if (config_check_model(c, err) != 0) {
+    struct sampler_order samplers;
+    if (config_check_model(c, err) != 0 || config_samplers(c, &samplers, err) != 0) {
         return -1;
     }
     if (config_check_chat_template(c, err) != 0) {

@@ -1,44 +1,10 @@
-#include "params.h"
+#include "params_internal.h"
 
-#include <cjson/cJSON.h>
 #include <inferd/json.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-struct field;
-
-struct parse {
-    const char *body;
-    size_t len;
-    enum params_where where;
-    const struct params_limits *limits;
-    struct request_params *p;
-};
-
-typedef int field_fn(struct parse *ps, const struct field *f, const cJSON *value, struct error *err);
-
-enum kind {
-    INTEGER,     /* int64_t at offset, [min, max] */
-    NUMBER,      /* double at offset, [min, max] */
-    ABOVE,       /* double at offset, (min, max] */
-    BOOLEAN,     /* bool at offset */
-    STRING,      /* const char * at offset, borrowed from the tree */
-    CUSTOM,      /* `parse` */
-    UNSUPPORTED, /* refused unless null or false */
-    NO_EFFECT,   /* known, and right to do nothing about */
-};
-
-struct field {
-    const char *name;
-    unsigned where;
-    enum kind kind;
-    size_t offset;
-    double min, max;
-    field_fn *parse;
-    bool required;
-};
 
 static field_fn parse_model, parse_messages, parse_prompt, parse_tokens, parse_seed, parse_n, parse_stop,
     parse_stop_ids, parse_logit_bias, parse_stream_options, parse_response_format, parse_tools, parse_documents,
@@ -47,6 +13,7 @@ static field_fn parse_model, parse_messages, parse_prompt, parse_tokens, parse_s
 #define GENERATE (IN_CHAT | IN_COMPLETIONS)
 #define RENDER (IN_CHAT | IN_TOKENIZE)
 #define AT(member) offsetof(struct request_params, member)
+#define SAMPLING(member) offsetof(struct request_params, sampling.member)
 #define INT_MAX_TOKENS 2147483647.0
 
 /* Null counts as absent everywhere. Defaults: set_defaults. */
@@ -71,6 +38,27 @@ static const struct field fields[] = {
     {"presence_penalty", GENERATE, NUMBER, AT(presence_penalty), -2, 2},
     {"frequency_penalty", GENERATE, NUMBER, AT(frequency_penalty), -2, 2},
     {"repetition_penalty", GENERATE, ABOVE, AT(repetition_penalty), 0, 100},
+    {"repeat_penalty", GENERATE, ABOVE, AT(repetition_penalty), 0, 100}, /* llama.cpp's name */
+    {"repeat_last_n", GENERATE, INTEGER32, SAMPLING(repeat_last_n), -1, INT_MAX_TOKENS},
+    {"typical_p", GENERATE, FLOAT_ABOVE, SAMPLING(typical_p), 0, 1},
+    {"top_n_sigma", GENERATE, FLOAT, SAMPLING(top_n_sigma), -1, 100},
+    {"xtc_probability", GENERATE, FLOAT, SAMPLING(xtc_probability), 0, 1},
+    {"xtc_threshold", GENERATE, FLOAT, SAMPLING(xtc_threshold), 0, 1},
+    {"dynatemp_range", GENERATE, FLOAT, SAMPLING(dynatemp_range), 0, 2},
+    {"dynatemp_exponent", GENERATE, FLOAT, SAMPLING(dynatemp_exponent), 0, 100},
+    {"dry_multiplier", GENERATE, FLOAT, SAMPLING(dry_multiplier), 0, 100},
+    {"dry_base", GENERATE, FLOAT, SAMPLING(dry_base), 1, 100},
+    {"dry_allowed_length", GENERATE, INTEGER32, SAMPLING(dry_allowed_length), 1, 1048576},
+    {"dry_penalty_last_n", GENERATE, INTEGER32, SAMPLING(dry_penalty_last_n), -1, INT_MAX_TOKENS},
+    {"dry_sequence_breakers", GENERATE, CUSTOM, .parse = params_dry_breakers},
+    {"mirostat", GENERATE, INTEGER32, SAMPLING(mirostat), 0, 2},
+    {"mirostat_tau", GENERATE, FLOAT, SAMPLING(mirostat_tau), 0, 100},
+    {"mirostat_eta", GENERATE, FLOAT, SAMPLING(mirostat_eta), 0, 1},
+    {"min_keep", GENERATE, INTEGER32, SAMPLING(min_keep), 0, 1048576},
+    {"samplers", GENERATE, CUSTOM, .parse = params_samplers},
+    {"bad_words", GENERATE, CUSTOM, .parse = params_bad_words},
+    {"allowed_token_ids", GENERATE, CUSTOM, .parse = params_allowed_ids},
+    {"repetition_detection", GENERATE, CUSTOM, .parse = params_repetition},
     {"seed", GENERATE, CUSTOM, .parse = parse_seed},
     {"stop", GENERATE, CUSTOM, .parse = parse_stop},
     {"stop_token_ids", GENERATE, CUSTOM, .parse = parse_stop_ids},
@@ -136,26 +124,16 @@ static const struct field fields[] = {
     {"logprob_token_ids", GENERATE, UNSUPPORTED},
     {"return_token_ids", GENERATE, UNSUPPORTED},
     {"return_tokens_as_token_ids", GENERATE, UNSUPPORTED},
-    {"allowed_token_ids", GENERATE, UNSUPPORTED},
-    {"bad_words", GENERATE, UNSUPPORTED},
     {"use_beam_search", GENERATE, UNSUPPORTED},
     {"length_penalty", GENERATE, UNSUPPORTED},
     {"truncate_prompt_tokens", GENERATE, UNSUPPORTED},
-    {"typical_p", GENERATE, UNSUPPORTED},
-    {"top_n_sigma", GENERATE, UNSUPPORTED},
-    {"xtc_probability", GENERATE, UNSUPPORTED},
-    {"dry_multiplier", GENERATE, UNSUPPORTED},
-    {"dynatemp_range", GENERATE, UNSUPPORTED},
-    {"mirostat", GENERATE, UNSUPPORTED},
-    {"samplers", GENERATE, UNSUPPORTED},
-    {"repetition_detection", GENERATE, UNSUPPORTED},
     {"logits_processors", GENERATE, UNSUPPORTED},
     {"kv_transfer_params", GENERATE, UNSUPPORTED},
     {"watermark", GENERATE, UNSUPPORTED},
 };
 #define N_FIELDS (sizeof fields / sizeof fields[0])
 
-static void set_defaults(struct request_params *p, enum params_where where) {
+static void set_defaults(struct request_params *p, enum params_where where, const struct params_limits *limits) {
     *p = (struct request_params){
         .n = 1,
         .temperature = 1,
@@ -168,11 +146,15 @@ static void set_defaults(struct request_params *p, enum params_where where) {
         .add_generation_prompt = true,
         .add_special_tokens = where != IN_CHAT, /* a chat template writes its own */
     };
+    engine_sampling_default(&p->sampling);
+    if (limits->samplers) {
+        p->sampling.order = *limits->samplers;
+    }
 }
 
 /* ---- errors -------------------------------------------------------------------------------------------------- */
 
-static int bad(struct error *err, const char *param, const char *reason) {
+int params_bad(struct error *err, const char *param, const char *reason) {
     return error_set_param(err, ERROR_INVALID, param, "%s %s", param, reason);
 }
 
@@ -183,8 +165,8 @@ static int unsupported(struct error *err, const char *param) {
 /* ---- plain kinds --------------------------------------------------------------------------------------------- */
 
 static int bad_range(const struct field *f, struct error *err) {
-    const char *article = f->kind == INTEGER ? "an integer" : "a number";
-    if (f->kind == ABOVE) {
+    const char *article = f->kind == INTEGER || f->kind == INTEGER32 ? "an integer" : "a number";
+    if (f->kind == ABOVE || f->kind == FLOAT_ABOVE) {
         return error_set_param(err, ERROR_INVALID, f->name, "%s must be %s above %.10g and at most %.10g", f->name,
                                article, f->min, f->max);
     }
@@ -204,18 +186,28 @@ static int parse_integer(struct parse *ps, const struct field *f, const cJSON *v
     if (!raw_integer(ps, f->name, value, &v) || (double)v < f->min || (double)v > f->max) {
         return bad_range(f, err);
     }
-    *(int64_t *)(void *)((char *)ps->p + f->offset) = v;
+    void *to = (char *)ps->p + f->offset;
+    if (f->kind == INTEGER32) {
+        *(int32_t *)to = (int32_t)v;
+    } else {
+        *(int64_t *)to = v;
+    }
     return 0;
 }
 
 static int parse_number(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
     double v = cJSON_IsNumber(value) ? value->valuedouble : NAN;
     /* the engine computes in float: above the minimum there, too */
-    bool above_min = f->kind == ABOVE ? (float)v > (float)f->min : v >= f->min;
+    bool above_min = f->kind == ABOVE || f->kind == FLOAT_ABOVE ? (float)v > (float)f->min : v >= f->min;
     if (!above_min || !(v <= f->max)) {
         return bad_range(f, err);
     }
-    *(double *)(void *)((char *)ps->p + f->offset) = v;
+    void *to = (char *)ps->p + f->offset;
+    if (f->kind == FLOAT || f->kind == FLOAT_ABOVE) {
+        *(float *)to = (float)v;
+    } else {
+        *(double *)to = v;
+    }
     return 0;
 }
 
@@ -223,19 +215,22 @@ static int parse_field(struct parse *ps, const struct field *f, const cJSON *val
     char *to = (char *)ps->p + f->offset;
     switch (f->kind) {
     case INTEGER:
+    case INTEGER32:
         return parse_integer(ps, f, value, err);
     case NUMBER:
     case ABOVE:
+    case FLOAT:
+    case FLOAT_ABOVE:
         return parse_number(ps, f, value, err);
     case BOOLEAN:
         if (!cJSON_IsBool(value)) {
-            return bad(err, f->name, "must be true or false");
+            return params_bad(err, f->name, "must be true or false");
         }
         *(bool *)to = cJSON_IsTrue(value);
         return 0;
     case STRING:
         if (!cJSON_IsString(value)) {
-            return bad(err, f->name, "must be a string");
+            return params_bad(err, f->name, "must be a string");
         }
         *(const char **)(void *)to = value->valuestring;
         return 0;
@@ -253,7 +248,7 @@ static int parse_field(struct parse *ps, const struct field *f, const cJSON *val
 
 static int parse_model(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
     if (!cJSON_IsString(value)) {
-        return bad(err, f->name, "must be a string");
+        return params_bad(err, f->name, "must be a string");
     }
     if (strcmp(value->valuestring, ps->limits->model) != 0) {
         return error_set_param(err, ERROR_NOT_FOUND, f->name,
@@ -273,7 +268,7 @@ static int parse_n(struct parse *ps, const struct field *f, const cJSON *value, 
 
 static int parse_seed(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
     if (!raw_integer(ps, f->name, value, &ps->p->seed)) {
-        return bad(err, f->name, "must be an integer of 64 bits");
+        return params_bad(err, f->name, "must be an integer of 64 bits");
     }
     ps->p->has_seed = true;
     return 0;
@@ -281,16 +276,16 @@ static int parse_seed(struct parse *ps, const struct field *f, const cJSON *valu
 
 static int parse_request_id(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
     if (!cJSON_IsString(value)) {
-        return bad(err, f->name, "must be a string");
+        return params_bad(err, f->name, "must be a string");
     }
     size_t n = strlen(value->valuestring);
     for (size_t i = 0; i < n; i++) {
         if (value->valuestring[i] <= 0x20 || value->valuestring[i] > 0x7e) {
-            return bad(err, f->name, "must have visible ASCII characters only");
+            return params_bad(err, f->name, "must have visible ASCII characters only");
         }
     }
     if (n == 0 || n > 128) {
-        return bad(err, f->name, "must have 1 to 128 characters");
+        return params_bad(err, f->name, "must have 1 to 128 characters");
     }
     ps->p->request_id = value->valuestring;
     return 0;
@@ -298,7 +293,7 @@ static int parse_request_id(struct parse *ps, const struct field *f, const cJSON
 
 static int parse_cache_salt(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
     if (!cJSON_IsString(value)) {
-        return bad(err, f->name, "must be a string");
+        return params_bad(err, f->name, "must be a string");
     }
     size_t n = strlen(value->valuestring);
     if (n == 0 || n > PARAMS_MAX_CACHE_SALT) {
@@ -312,14 +307,14 @@ static int parse_cache_salt(struct parse *ps, const struct field *f, const cJSON
 static int parse_only_true(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
     (void)ps;
     if (!cJSON_IsBool(value)) {
-        return bad(err, f->name, "must be true or false");
+        return params_bad(err, f->name, "must be true or false");
     }
     return cJSON_IsTrue(value) ? 0 : unsupported(err, f->name);
 }
 
 static int add_stop(struct request_params *p, const cJSON *s, struct error *err) {
     if (!cJSON_IsString(s) || !s->valuestring[0]) {
-        return bad(err, "stop", "must be a string or a list of strings, none of them empty");
+        return params_bad(err, "stop", "must be a string or a list of strings, none of them empty");
     }
     size_t len = strlen(s->valuestring);
     if (len > ENGINE_MAX_STOP_LEN) {
@@ -357,8 +352,7 @@ static bool token_id(const cJSON *v, size_t vocab_size, int32_t *out) {
     return true;
 }
 
-/* An array of ids. *ids is owned by the caller, NULL when there are none. */
-static int id_array(const struct parse *ps, const char *name, const cJSON *array, int32_t **ids, size_t *n,
+int params_id_array(const struct parse *ps, const char *name, const cJSON *array, int32_t **ids, size_t *n,
                     struct error *err) {
     size_t count = 0;
     const cJSON *v;
@@ -386,9 +380,9 @@ static int parse_stop_ids(struct parse *ps, const struct field *f, const cJSON *
     int32_t *ids = NULL;
     size_t n = 0;
     if (!cJSON_IsArray(value)) {
-        return bad(err, f->name, "must be a list of token ids");
+        return params_bad(err, f->name, "must be a list of token ids");
     }
-    if (id_array(ps, f->name, value, &ids, &n, err)) {
+    if (params_id_array(ps, f->name, value, &ids, &n, err)) {
         return -1;
     }
     if (n > ENGINE_MAX_STOP_IDS) {
@@ -406,9 +400,9 @@ static int parse_stop_ids(struct parse *ps, const struct field *f, const cJSON *
 
 static int parse_tokens(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
     if (!cJSON_IsArray(value)) {
-        return bad(err, f->name, "must be a list of token ids");
+        return params_bad(err, f->name, "must be a list of token ids");
     }
-    return id_array(ps, f->name, value, &ps->p->tokens, &ps->p->n_tokens, err);
+    return params_id_array(ps, f->name, value, &ps->p->tokens, &ps->p->n_tokens, err);
 }
 
 static int bias_entry(const struct parse *ps, const cJSON *v, struct logit_bias *out, struct error *err) {
@@ -418,7 +412,7 @@ static int bias_entry(const struct parse *ps, const cJSON *v, struct logit_bias 
                                "logit_bias must have token ids from 0 to %zu as names", ps->limits->vocab_size - 1);
     }
     if (!cJSON_IsNumber(v) || !(v->valuedouble >= -100 && v->valuedouble <= 100)) {
-        return bad(err, "logit_bias", "must have numbers from -100 to 100 as values");
+        return params_bad(err, "logit_bias", "must have numbers from -100 to 100 as values");
     }
     *out = (struct logit_bias){(int32_t)id, (float)v->valuedouble};
     return 0;
@@ -427,7 +421,7 @@ static int bias_entry(const struct parse *ps, const cJSON *v, struct logit_bias 
 static int parse_logit_bias(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
     size_t n = cJSON_IsObject(value) ? (size_t)cJSON_GetArraySize(value) : 0;
     if (!cJSON_IsObject(value)) {
-        return bad(err, f->name, "must be an object");
+        return params_bad(err, f->name, "must be an object");
     }
     if (n > ENGINE_MAX_LOGIT_BIAS) {
         return error_set_param(err, ERROR_INVALID, f->name, "logit_bias must have at most %d tokens",
@@ -452,7 +446,7 @@ static int parse_logit_bias(struct parse *ps, const struct field *f, const cJSON
 
 /* ---- objects with options of their own ----------------------------------------------------------------------- */
 
-static int unknown_field(const struct parse *ps, const char *in, struct error *err) {
+int params_unknown_field(const struct parse *ps, const char *in, struct error *err) {
     return ps->limits->strict
                ? error_set_param(err, ERROR_INVALID, in, "%s has a field that this server does not know", in)
                : 0;
@@ -460,13 +454,13 @@ static int unknown_field(const struct parse *ps, const char *in, struct error *e
 
 static int parse_stream_options(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
     if (!cJSON_IsObject(value)) {
-        return bad(err, f->name, "must be an object");
+        return params_bad(err, f->name, "must be an object");
     }
     const cJSON *v;
     cJSON_ArrayForEach(v, value) {
         if (strcmp(v->string, "include_usage") == 0) {
             if (!cJSON_IsBool(v) && !cJSON_IsNull(v)) {
-                return bad(err, "stream_options.include_usage", "must be true or false");
+                return params_bad(err, "stream_options.include_usage", "must be true or false");
             }
             ps->p->include_usage = cJSON_IsTrue(v);
         } else if (strcmp(v->string, "continuous_usage_stats") == 0) {
@@ -477,7 +471,7 @@ static int parse_stream_options(struct parse *ps, const struct field *f, const c
             if (cJSON_IsTrue(v)) {
                 return unsupported(err, "stream_options.include_obfuscation");
             }
-        } else if (unknown_field(ps, f->name, err)) {
+        } else if (params_unknown_field(ps, f->name, err)) {
             return -1;
         }
     }
@@ -488,10 +482,10 @@ static int parse_response_format(struct parse *ps, const struct field *f, const 
     (void)ps;
     const cJSON *type = cJSON_IsObject(value) ? cJSON_GetObjectItemCaseSensitive(value, "type") : NULL;
     if (!cJSON_IsObject(value)) {
-        return bad(err, f->name, "must be an object");
+        return params_bad(err, f->name, "must be an object");
     }
     if (!cJSON_IsString(type)) {
-        return bad(err, "response_format.type", "must be a string");
+        return params_bad(err, "response_format.type", "must be a string");
     }
     if (strcmp(type->valuestring, "text") == 0) {
         return 0;
@@ -500,7 +494,7 @@ static int parse_response_format(struct parse *ps, const struct field *f, const 
         return error_set_param(err, ERROR_UNSUPPORTED, "response_format.type",
                                "response_format.type must be text: structured output is not supported by this server");
     }
-    return bad(err, "response_format.type", "must be text, json_object or json_schema");
+    return params_bad(err, "response_format.type", "must be text, json_object or json_schema");
 }
 
 /* The raw text of a field that the template gets as it stands. */
@@ -516,11 +510,11 @@ static int check_tool(const cJSON *tool, size_t index, struct error *err) {
     const cJSON *type = cJSON_IsObject(tool) ? cJSON_GetObjectItemCaseSensitive(tool, "type") : NULL;
     snprintf(param, sizeof param, "tools[%zu]", index);
     if (!cJSON_IsObject(tool)) {
-        return bad(err, param, "must be an object");
+        return params_bad(err, param, "must be an object");
     }
     snprintf(param, sizeof param, "tools[%zu].type", index);
     if (!cJSON_IsString(type)) {
-        return bad(err, param, "must be a string");
+        return params_bad(err, param, "must be a string");
     }
     if (strcmp(type->valuestring, "function") != 0) {
         return unsupported(err, param);
@@ -529,18 +523,18 @@ static int check_tool(const cJSON *tool, size_t index, struct error *err) {
     const cJSON *name = cJSON_IsObject(function) ? cJSON_GetObjectItemCaseSensitive(function, "name") : NULL;
     snprintf(param, sizeof param, "tools[%zu].function.name", index);
     if (!cJSON_IsString(name) || !name->valuestring[0]) {
-        return bad(err, param, "must be a string that is not empty");
+        return params_bad(err, param, "must be a string that is not empty");
     }
     const cJSON *parameters = cJSON_GetObjectItemCaseSensitive(function, "parameters");
     snprintf(param, sizeof param, "tools[%zu].function.parameters", index);
     return !parameters || cJSON_IsNull(parameters) || cJSON_IsObject(parameters) ? 0
-                                                                                 : bad(err, param, "must be an object");
+                                                                                 : params_bad(err, param, "must be an object");
 }
 
 /* Tools reach the template. What the model makes of them comes as text: there is no parser for calls. */
 static int parse_tools(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
     if (!cJSON_IsArray(value) || !value->child) {
-        return bad(err, f->name, "must be a list that is not empty");
+        return params_bad(err, f->name, "must be a list that is not empty");
     }
     size_t i = 0;
     const cJSON *tool;
@@ -554,12 +548,12 @@ static int parse_tools(struct parse *ps, const struct field *f, const cJSON *val
 
 static int parse_documents(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
     if (!cJSON_IsArray(value)) {
-        return bad(err, f->name, "must be a list");
+        return params_bad(err, f->name, "must be a list");
     }
     const cJSON *document;
     cJSON_ArrayForEach(document, value) {
         if (!cJSON_IsObject(document)) {
-            return bad(err, f->name, "must be a list of objects");
+            return params_bad(err, f->name, "must be a list of objects");
         }
     }
     return keep_raw(ps, f, &ps->p->documents, &ps->p->documents_len, err);
@@ -574,15 +568,15 @@ static int parse_tool_choice(struct parse *ps, const struct field *f, const cJSO
             return 0;
         }
         return strcmp(s, "required") == 0 ? unsupported(err, f->name)
-                                          : bad(err, f->name, "must be none, auto, required or a function");
+                                          : params_bad(err, f->name, "must be none, auto, required or a function");
     }
-    return cJSON_IsObject(value) ? unsupported(err, f->name) : bad(err, f->name, "must be a string or an object");
+    return cJSON_IsObject(value) ? unsupported(err, f->name) : params_bad(err, f->name, "must be a string or an object");
 }
 
 static int parse_modalities(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
     (void)ps;
     if (!cJSON_IsArray(value)) {
-        return bad(err, f->name, "must be a list");
+        return params_bad(err, f->name, "must be a list");
     }
     const cJSON *v;
     cJSON_ArrayForEach(v, value) {
@@ -623,7 +617,7 @@ static int parse_template_kwargs(struct parse *ps, const struct field *f, const 
         "lipsum",
     };
     if (!cJSON_IsObject(value)) {
-        return bad(err, f->name, "must be an object");
+        return params_bad(err, f->name, "must be an object");
     }
     const cJSON *v;
     cJSON_ArrayForEach(v, value) {
@@ -644,7 +638,7 @@ static int add_prompt(struct parse *ps, const cJSON *value, struct prompt_input 
         out->text_len = strlen(value->valuestring);
         return 0;
     }
-    return id_array(ps, "prompt", value, &out->ids, &out->n_ids, err);
+    return params_id_array(ps, "prompt", value, &out->ids, &out->n_ids, err);
 }
 
 /* A string, strings, ids, or lists of ids. */
@@ -653,7 +647,7 @@ static int parse_prompt(struct parse *ps, const struct field *f, const cJSON *va
     const cJSON *first = cJSON_IsArray(value) ? value->child : NULL;
     bool many = cJSON_IsString(first) || cJSON_IsArray(first);
     if (!cJSON_IsString(value) && !(cJSON_IsArray(value) && first && (many || cJSON_IsNumber(first)))) {
-        return bad(err, f->name, cJSON_IsArray(value) && !first ? "must not be empty" : shape);
+        return params_bad(err, f->name, cJSON_IsArray(value) && !first ? "must not be empty" : shape);
     }
     size_t n = many ? (size_t)cJSON_GetArraySize(value) : 1;
     if (n > PARAMS_MAX_PROMPTS) {
@@ -671,7 +665,7 @@ static int parse_prompt(struct parse *ps, const struct field *f, const cJSON *va
     const cJSON *v;
     cJSON_ArrayForEach(v, value) {
         if (cJSON_IsString(v) != cJSON_IsString(first) || cJSON_IsArray(v) != cJSON_IsArray(first)) {
-            return bad(err, f->name, shape);
+            return params_bad(err, f->name, shape);
         }
         if (add_prompt(ps, v, &ps->p->prompts[i++], err)) {
             return -1;
@@ -685,14 +679,14 @@ static int check_content_part(const cJSON *part, size_t message, size_t index, s
     const cJSON *type = cJSON_IsObject(part) ? cJSON_GetObjectItemCaseSensitive(part, "type") : NULL;
     snprintf(param, sizeof param, "messages[%zu].content[%zu].type", message, index);
     if (!cJSON_IsString(type)) {
-        return bad(err, param, "must be a string");
+        return params_bad(err, param, "must be a string");
     }
     if (strcmp(type->valuestring, "text") != 0) {
         return error_set_param(err, ERROR_UNSUPPORTED, param, "%s must be text: media are not supported by this server",
                                param);
     }
     snprintf(param, sizeof param, "messages[%zu].content[%zu].text", message, index);
-    return cJSON_IsString(cJSON_GetObjectItemCaseSensitive(part, "text")) ? 0 : bad(err, param, "must be a string");
+    return cJSON_IsString(cJSON_GetObjectItemCaseSensitive(part, "text")) ? 0 : params_bad(err, param, "must be a string");
 }
 
 static int check_content(const cJSON *content, size_t message, bool may_lack, struct error *err) {
@@ -702,7 +696,7 @@ static int check_content(const cJSON *content, size_t message, bool may_lack, st
         return 0;
     }
     if (!cJSON_IsArray(content)) {
-        return bad(err, param, "must be a string or a list of text parts");
+        return params_bad(err, param, "must be a string or a list of text parts");
     }
     size_t i = 0;
     const cJSON *part;
@@ -719,7 +713,7 @@ static int check_message(const cJSON *message, size_t index, struct error *err) 
     char param[64];
     if (!cJSON_IsObject(message)) {
         snprintf(param, sizeof param, "messages[%zu]", index);
-        return bad(err, param, "must be an object");
+        return params_bad(err, param, "must be an object");
     }
     snprintf(param, sizeof param, "messages[%zu].role", index);
     const cJSON *role = cJSON_GetObjectItemCaseSensitive(message, "role");
@@ -728,12 +722,12 @@ static int check_message(const cJSON *message, size_t index, struct error *err) 
         known = known || strcmp(role->valuestring, roles[i]) == 0;
     }
     if (!known) {
-        return bad(err, param, "must be system, developer, user, assistant or tool");
+        return params_bad(err, param, "must be system, developer, user, assistant or tool");
     }
     const cJSON *calls = cJSON_GetObjectItemCaseSensitive(message, "tool_calls");
     if (calls && !cJSON_IsNull(calls) && !cJSON_IsArray(calls)) {
         snprintf(param, sizeof param, "messages[%zu].tool_calls", index);
-        return bad(err, param, "must be a list");
+        return params_bad(err, param, "must be a list");
     }
     bool may_lack = cJSON_IsArray(calls) && strcmp(role->valuestring, "assistant") == 0;
     return check_content(cJSON_GetObjectItemCaseSensitive(message, "content"), index, may_lack, err);
@@ -741,7 +735,7 @@ static int check_message(const cJSON *message, size_t index, struct error *err) 
 
 static int parse_messages(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
     if (!cJSON_IsArray(value) || !value->child) {
-        return bad(err, f->name, "must be a list that is not empty");
+        return params_bad(err, f->name, "must be a list that is not empty");
     }
     size_t i = 0;
     const cJSON *message;
@@ -762,37 +756,37 @@ static int check_together(const struct parse *ps, struct error *err) {
     const struct request_params *p = ps->p;
     int64_t max = p->max_completion_tokens ? p->max_completion_tokens : p->max_tokens;
     if (cJSON_IsObject(cJSON_GetObjectItemCaseSensitive(p->tree, "stream_options")) && !p->stream) {
-        return bad(err, "stream_options", "is allowed only with stream true");
+        return params_bad(err, "stream_options", "is allowed only with stream true");
     }
     if (ps->where == IN_CHAT && p->top_logprobs > 0 && !p->logprobs) {
-        return bad(err, "top_logprobs", "is allowed only with logprobs true");
+        return params_bad(err, "top_logprobs", "is allowed only with logprobs true");
     }
     if (p->add_generation_prompt && p->continue_final_message) {
         /* the default gives way; asking for both does not */
         if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(p->tree, "add_generation_prompt"))) {
-            return bad(err, "continue_final_message", "cannot be true together with add_generation_prompt");
+            return params_bad(err, "continue_final_message", "cannot be true together with add_generation_prompt");
         }
         ps->p->add_generation_prompt = false;
     }
     if (max && p->min_tokens > max) {
-        return bad(err, "min_tokens", "must not be larger than max_tokens");
+        return params_bad(err, "min_tokens", "must not be larger than max_tokens");
     }
     if (ps->where == IN_COMPLETIONS && cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(p->tree, "max_tokens")) &&
         p->max_tokens == 0) {
         if (!p->echo) {
-            return bad(err, "max_tokens", "must be at least 1, or 0 with echo true");
+            return params_bad(err, "max_tokens", "must be at least 1, or 0 with echo true");
         }
         ps->p->score_only = true;
     }
     if (p->prompt_logprobs >= 0 && p->stream) {
-        return bad(err, "prompt_logprobs", "is not allowed with stream true");
+        return params_bad(err, "prompt_logprobs", "is not allowed with stream true");
     }
     if (ps->where == IN_TOKENIZE && (p->messages != NULL) == (p->prompts != NULL)) {
         return error_set_param(err, ERROR_INVALID, "prompt", "One of prompt and messages must be given");
     }
     if (ps->where == IN_TOKENIZE && p->prompts &&
         !cJSON_IsString(cJSON_GetObjectItemCaseSensitive(p->tree, "prompt"))) {
-        return bad(err, "prompt", "must be a string");
+        return params_bad(err, "prompt", "must be a string");
     }
     return 0;
 }
@@ -832,7 +826,7 @@ static int parse_tree(struct parse *ps, struct error *err) {
         const cJSON *value = cJSON_GetObjectItemCaseSensitive(tree, f->name);
         if (!value || cJSON_IsNull(value)) {
             if (f->required) {
-                return bad(err, f->name, "is required");
+                return params_bad(err, f->name, "is required");
             }
         } else if (parse_field(ps, f, value, err)) {
             return -1;
@@ -845,7 +839,7 @@ int params_parse(const char *body, size_t len, enum params_where where, const st
                  struct request_params *out, struct error *err) {
     struct request_params p;
     struct parse ps = {body, len, where, limits, &p};
-    set_defaults(&p, where);
+    set_defaults(&p, where, limits);
     const struct json_limits json = {.max_values = PARAMS_MAX_VALUES};
     if (json_parse(body, len, &json, &p.tree, err) || parse_tree(&ps, err)) {
         params_free(&p);
@@ -900,7 +894,7 @@ int params_header_priority(const char *name, const char *value, int64_t *out, st
 /* What request_params borrows from the tree beyond the prompts. */
 static bool is_borrowed(const cJSON *member) {
     return strcmp(member->string, "stop") == 0 || strcmp(member->string, "request_id") == 0 ||
-           strcmp(member->string, "cache_salt") == 0;
+           strcmp(member->string, "cache_salt") == 0 || strcmp(member->string, "dry_sequence_breakers") == 0;
 }
 
 void params_drop_input(struct request_params *p) {
@@ -911,6 +905,7 @@ void params_drop_input(struct request_params *p) {
     p->prompts = NULL;
     p->n_prompts = 0;
     p->messages = p->tools = p->documents = p->template_kwargs = NULL;
+    p->bad_words = NULL;
     for (cJSON *v = p->tree ? p->tree->child : NULL, *next; v; v = next) {
         next = v->next;
         if (cJSON_IsObject(p->tree) && !is_borrowed(v)) {
@@ -926,12 +921,19 @@ void params_free(struct request_params *p) {
     params_drop_input(p);
     free(p->tokens);
     free(p->logit_bias);
+    free(p->allowed_ids);
+    free(p->dry_breakers);
+    for (size_t i = 0; p->bad_sequences && i < p->sampling.n_bad_words; i++) {
+        free((void *)p->bad_sequences[i].ids);
+    }
+    free(p->bad_sequences);
     cJSON_Delete(p->tree);
     *p = (struct request_params){0};
 }
 
 void params_sampling(const struct request_params *p, enum params_where where, struct sampling *out) {
-    engine_sampling_default(out);
+    *out = p->sampling;
+    out->top_n_sigma = out->top_n_sigma > 0 ? out->top_n_sigma : 0; /* llama.cpp's word for off is -1 */
     out->temperature = (float)p->temperature;
     out->top_p = (float)p->top_p;
     out->top_k = (int32_t)p->top_k;

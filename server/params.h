@@ -17,6 +17,8 @@ enum params_where { IN_CHAT = 1, IN_COMPLETIONS = 2, IN_TOKENIZE = 4, IN_DETOKEN
 
 #define PARAMS_MAX_PROMPTS 256
 #define PARAMS_MAX_STOP 4 /* as OpenAI */
+#define PARAMS_MAX_BAD_WORDS (ENGINE_MAX_BAD_WORDS / 2)
+#define PARAMS_MAX_BAD_WORD 256 /* bytes */
 #define PARAMS_MAX_PROMPT_LOGPROBS                                                                                     \
     ((size_t)1 << 18) /* numbers about prompts in one answer: tokens of all choices' prompts, each with its top ones   \
                        */
@@ -30,6 +32,7 @@ struct params_limits {
     const char *model; /* the served name */
     size_t vocab_size;
     size_t max_n;
+    const struct sampler_order *samplers; /* of requests that name none; NULL: the engine's */
     bool strict; /* unknown fields are an error */
 };
 
@@ -73,6 +76,13 @@ struct request_params {
     size_t n_stop_ids;
     struct logit_bias *logit_bias; /* [n_logit_bias], owned */
     size_t n_logit_bias;
+    /* What of sampling has no member above. Its pointers are borrowed, from here: */
+    struct sampling sampling;
+    struct meta_stop *dry_breakers;       /* [sampling.n_dry_breakers], owned, its strings borrowed; NULL = not given */
+    const struct cJSON *bad_words;        /* strings, borrowed; NULL = none, or dropped */
+    struct token_sequence *bad_sequences; /* [sampling.n_bad_words], owned */
+    int32_t *allowed_ids;                 /* [sampling.n_allowed_ids], owned */
+    uint32_t repetition_max_size, repetition_min_size, repetition_min_count;
     bool include_stop, ignore_eos;
     int64_t priority;
     double timeout;         /* s; 0 = not given */
@@ -103,11 +113,13 @@ int params_parse(const char *body, size_t len, enum params_where where, const st
  */
 int params_header_timeout(const char *name, const char *value, double *out, struct error *err);
 int params_header_priority(const char *name, const char *value, int64_t *out, struct error *err);
+/* bad_words to tokens, each with and without a space before it, as vLLM does. Before params_drop_input. */
+int params_encode_bad_words(struct request_params *p, const struct text *text, struct error *err);
 /* Only the answer is still to come: free the prompts, the messages and every field that had no effect. */
 void params_drop_input(struct request_params *p);
 void params_free(struct request_params *p); /* frees and zeroes; NULL and a zeroed one are fine */
 
-/* The sampler's part; logit_bias is borrowed. n_logprobs from top_logprobs and logprobs. */
+/* The sampler's part; what it points to is borrowed. n_logprobs from top_logprobs and logprobs. */
 void params_sampling(const struct request_params *p, enum params_where where, struct sampling *out);
 
 #endif

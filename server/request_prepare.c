@@ -78,17 +78,20 @@ static size_t count_choices(const struct request *r) {
 static void parse(void *arg) {
     struct request *r = arg;
     const struct server *s = r->server;
+    struct sampler_order samplers;
     const struct params_limits limits = {
         .model = s->model,
         .vocab_size = s->info.vocab_size,
         .max_n = s->config->max_n,
         .strict = s->config->strict_requests,
+        .samplers = config_samplers(s->config, &samplers, &r->error) ? NULL : &samplers,
     };
     if (r->unwanted) { /* waited behind others, and its client did not */
         return;
     }
     r->prepare_failed =
         params_parse(r->body.data ? r->body.data : "", r->body.len, r->api->where, &limits, &r->params, &r->error) ||
+        params_encode_bad_words(&r->params, s->text, &r->error) ||
         auth_cache_salt(&r->who, r->params.cache_salt, r->cache_salt, &r->error);
     size_t most = s->config->max_waiting + s->config->max_sequences;
     if (!r->prepare_failed && count_choices(r) > most) { /* would be 429 for ever */
@@ -158,6 +161,9 @@ static int submit_choice(struct request *r, struct choice *c, struct error *err)
     e.skip_special = p->skip_special_tokens;
     e.n_prompt_logprobs = r->api->where == IN_CHAT && c->index > 0 ? -1 : (int32_t)prompt_top(r); /* chat tells once */
     e.score_only = p->score_only;
+    e.repetition_max_size = p->repetition_max_size;
+    e.repetition_min_size = p->repetition_min_size;
+    e.repetition_min_count = p->repetition_min_count;
     e.speculative_tokens = (int32_t)p->speculative_tokens;
     e.priority = (int32_t)(r->has_priority ? r->priority : p->priority);
     e.tenant = r->who.tenant;
