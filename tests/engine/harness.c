@@ -127,6 +127,30 @@ void submit(struct engine *e, const struct engine_request *r) {
     }
 }
 
+/* One of the rarer ways of choosing for each of 13 requests. */
+static void choose_otherwise(struct sampling *s, size_t i) {
+    static const int32_t word[] = {97, 98}, allowed[] = {65, 66, 67, 97, 98, 99, 120, TINY_EOS};
+    static const struct token_sequence words[] = {{word, 2}, {word, 1}};
+    static const struct sampler_order other = {
+        5, {SAMPLER_TOP_P, SAMPLER_TEMPERATURE, SAMPLER_PENALTIES, SAMPLER_TOP_K, SAMPLER_XTC}};
+    s->mirostat = i % 13 == 1 ? 1 : i % 13 == 2 ? 2 : 0;
+    s->mirostat_tau = 3;
+    s->typical_p = i % 13 == 4 ? 0.7f : 1;
+    s->top_n_sigma = i % 13 == 5 ? 1.5f : 0;
+    s->xtc_probability = i % 13 == 7 || i % 13 == 12 ? 0.5f : 0;
+    s->xtc_threshold = 0.01f;
+    s->dynatemp_range = i % 13 == 8 && s->has_seed ? 0.4f : 0; /* also makes a temperature of 0 a draw */
+    s->dry_multiplier = i % 13 == 10 || i % 13 == 2 ? 0.9f : 0;
+    s->dry_allowed_length = 1;
+    s->bad_words = words;
+    s->n_bad_words = i % 13 == 11 ? 2 : 0;
+    s->allowed_ids = i % 13 == 6 ? allowed : NULL;
+    s->n_allowed_ids = i % 13 == 6 ? sizeof allowed / sizeof allowed[0] : 0;
+    if (i % 13 == 12) {
+        s->order = other;
+    }
+}
+
 struct engine_request mixed_request(size_t i) {
     static const struct logit_bias bias[] = {{65, 5.0f}, {66, -50.0f}};
     static const struct meta_stop stops[] = {{"e", 1}, {"xy", 2}};
@@ -144,6 +168,10 @@ struct engine_request mixed_request(size_t i) {
     r.sampling.repetition_penalty = i % 7 == 1 ? 1.2f : 1;
     r.sampling.presence_penalty = i % 7 == 2 ? 0.5f : 0;
     r.sampling.frequency_penalty = i % 7 == 3 ? 0.5f : 0;
+    choose_otherwise(&r.sampling, i);
+    r.repetition_max_size = i % 13 == 6 ? 8 : 0;
+    r.repetition_min_size = 1;
+    r.repetition_min_count = 3;
     r.sampling.logit_bias = bias;
     r.sampling.n_logit_bias = i % 6 == 5 ? 2 : 0;
     r.stop = stops;
@@ -201,4 +229,3 @@ void one(struct engine *e, const struct engine_request *r, struct outcome *o) {
     check_order(&outcomes[r->id], r->id);
     *o = outcomes[r->id];
 }
-

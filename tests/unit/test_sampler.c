@@ -87,6 +87,51 @@ Test(sampler, vector_passes_give_the_same_bits_as_one_by_one) {
     }
 }
 
+Test(sampler, log2_and_exp2_in_double_against_the_library) {
+    double worst = 0;
+    for (double x = 1e-30; x < 1e30; x *= 1.0371) {
+        double e = fabs(sampler_log2(x) - log2(x));
+        worst = e > worst ? e : worst;
+    }
+    cr_assert_lt(worst, 1e-13);
+    worst = 0;
+    for (double x = -1000; x <= 1000; x += 0.373) {
+        double e = fabs(sampler_exp2_double(x) / exp2(x) - 1);
+        worst = e > worst ? e : worst;
+    }
+    cr_assert_lt(worst, 1e-14);
+    cr_assert(sampler_log2(1) == 0 && sampler_log2(0.25) == -2 && sampler_exp2_double(0) == 1);
+    cr_assert_float_eq(sampler_power(1.75, 31), pow(1.75, 31), 1e-6);
+    cr_assert(sampler_power(1, UINT32_MAX) == 1 && sampler_power(3, 0) == 1);
+    cr_assert(sampler_power(2, UINT32_MAX) == 1e30 && sampler_power(100, 16) == 1e30);
+}
+
+Test(sampler, moment_and_spread) {
+    static float z[MOST], e[MOST];
+    uint64_t chunk_sum[MOST / SAMPLER_CHUNK + 1];
+    srand(4);
+    for (size_t n = 1; n <= MOST; n++) {
+        double sum = 0, squares = 0, moment = 0, there = 0, mean, deviation;
+        float best = -INFINITY;
+        for (size_t i = 0; i < n; i++) {
+            z[i] = i % 9 == 5 ? -INFINITY : (float)(rand() % 20000) * 0.001f - 12.0f;
+            best = z[i] > best ? z[i] : best;
+            there += isfinite(z[i]);
+            sum += isfinite(z[i]) ? (double)z[i] : 0;
+        }
+        for (size_t i = 0; i < n; i++) {
+            double x = ((double)z[i] - (double)best) * 1.3;
+            squares += isfinite(z[i]) ? pow((double)z[i] - sum / there, 2) : 0;
+            moment += isfinite(z[i]) ? -exp2(x) * x : 0;
+        }
+        sampler_exp(e, z, n, best, 1.3f, chunk_sum);
+        cr_assert_float_eq((double)sampler_moment(e, z, n, best, 1.3f) / 0x1p40, moment, 1e-5 * (moment + 1e-3), "n = %zu", n);
+        cr_assert_eq(sampler_spread(z, n, &mean, &deviation), (size_t)there);
+        cr_assert_float_eq(mean, sum / there, 1e-5, "n = %zu", n);
+        cr_assert_float_eq(deviation, sqrt(squares / there), 1e-5, "n = %zu", n);
+    }
+}
+
 Test(sampler, keys_order_as_floats_do) {
     const float z[] = {-INFINITY, -3e38f, -1.5f, -1e-40f, -0.0f, 1e-40f, 2, 3e38f};
     for (size_t i = 1; i < sizeof z / sizeof z[0]; i++) {
@@ -425,4 +470,171 @@ Test(sampler, what_is_not_finite_is_told_and_nothing_is_chosen) {
     r.in.n_masked = 2;
     cr_assert_eq(draw(&r), 2);
     sampler_destroy(&r.s);
+}
+
+/* ---- what comes before and around the stages ---- */
+
+static void set_order(struct rig *r, const char *names) {
+    struct error err;
+    cr_assert_eq(engine_sampler_order(names, strlen(names), &r->p.order, &err), 0, "%s", names);
+}
+
+Test(sampler, names_of_the_order) {
+    static const uint8_t want[] = {SAMPLER_TOP_K, SAMPLER_TYPICAL_P, SAMPLER_TEMPERATURE};
+    struct sampler_order order = {0}, untouched = {0};
+    struct error err;
+    struct sampling p;
+    const char *good[] = {"top_k;typ_p;temperature", "top_k,typ_p , temperature", " top_k typical_p;;temperature;"};
+    for (size_t i = 0; i < 3; i++) {
+        cr_assert_eq(engine_sampler_order(good[i], strlen(good[i]), &order, &err), 0);
+        cr_assert(order.n == 3 && memcmp(order.stages, want, 3) == 0, "%s", good[i]);
+    }
+    const char *bad[] = {"top_k;top_k", "warmth", "top_k;typ_p;typical_p", "top", "top_k\n", "TOP_K"};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        cr_assert_eq(engine_sampler_order(bad[i], strlen(bad[i]), &untouched, &err), -1, "%s", bad[i]);
+        cr_assert(untouched.n == 0 && err.code == ERROR_INVALID && strcmp(err.param, "samplers") == 0);
+    }
+    cr_assert_eq(engine_sampler_order("", 0, &order, &err), 0);
+    cr_assert_eq(order.n, 0);
+    engine_sampling_default(&p);
+    cr_assert_eq(engine_sampler_order(ENGINE_SAMPLER_ORDER, strlen(ENGINE_SAMPLER_ORDER), &order, &err), 0);
+    cr_assert(order.n == p.order.n && memcmp(order.stages, p.order.stages, order.n) == 0, "the default is what it says");
+}
+
+Test(sampler, xtc_draws_by_a_number_of_its_own) {
+    float z[N];
+    double all[N], cut[N], p[N], best = 0;
+    bool keep[N];
+    struct rig r;
+    make_logits(z);
+    rig_open(&r, z, N);
+    r.p.xtc_probability = 0.4f;
+    r.p.xtc_threshold = 0.08f;
+    softmax(z, 1, NULL, all);
+    size_t least = 0;
+    for (size_t i = 0; i < N; i++) {
+        if (all[i] >= 0.08 && (best == 0 || all[i] < best)) {
+            best = all[i];
+            least = i;
+        }
+    }
+    for (size_t i = 0; i < N; i++) {
+        keep[i] = all[i] < 0.08 || i == least;
+    }
+    softmax(z, 1, keep, cut);
+    for (size_t i = 0; i < N; i++) {
+        p[i] = 0.6 * all[i] + 0.4 * cut[i]; /* only if the two numbers have nothing to do with one another */
+    }
+    check_distribution(&r, p, N, "xtc");
+    sampler_destroy(&r.s);
+}
+
+Test(sampler, masks_of_words_and_lists) {
+    float z[N];
+    double p[N];
+    bool keep[N] = {false};
+    struct rig r;
+    make_logits(z);
+    rig_open(&r, z, N);
+    const int32_t tokens[] = {4, 1, 2, 3}, ends_here[] = {2, 3, 7}, one_id[] = {9}, other[] = {1, 3, 8}, reaches_back[] = {4, 1, 2, 3, 6};
+    const struct token_sequence words[] = {{ends_here, 3}, {one_id, 1}, {other, 3}, {reaches_back, 5}};
+    const uint64_t allowed = 0xf0f3c5;
+    r.in.tokens = tokens;
+    r.in.n_prompt = 1;
+    r.in.n_tokens = 4;
+    r.in.allowed = &allowed;
+    r.p.bad_words = words;
+    r.p.n_bad_words = 4;
+    for (size_t i = 0; i < N; i++) {
+        keep[i] = (allowed >> i & 1) && i != 7 && i != 9; /* 8: another word; 6: its beginning is in the prompt */
+    }
+    cr_assert(keep[8] && keep[6] && (allowed >> 7 & 1) && (allowed >> 9 & 1));
+    softmax(z, 1, keep, p);
+    check_distribution(&r, p, N, "masks");
+    sampler_destroy(&r.s);
+}
+
+Test(sampler, order_changes_the_outcome) {
+    float z[N];
+    double p[N], q[N];
+    bool keep[N];
+    struct rig r;
+    make_logits(z);
+    rig_open(&r, z, N);
+    r.p.temperature = 2;
+    r.p.top_p = 0.6f;
+    const char *orders[] = {"temperature;top_p", "top_p;temperature"};
+    for (size_t o = 0; o < 2; o++) {
+        set_order(&r, orders[o]);
+        softmax(z, o == 0 ? 2 : 1, NULL, p);
+        for (size_t i = 0; i < N; i++) {
+            double better = 0;
+            for (size_t j = 0; j < N; j++) {
+                better += z[j] > z[i] ? p[j] : 0;
+            }
+            keep[i] = better < 0.6;
+        }
+        softmax(z, 2, keep, q);
+        check_distribution(&r, q, N, orders[o]);
+    }
+    sampler_destroy(&r.s);
+}
+
+Test(sampler, the_state_goes_from_input_to_output_alone) {
+    float z[N];
+    struct rig r;
+    make_logits(z);
+    rig_open(&r, z, N);
+    r.p.mirostat = 2;
+    r.in.state = sampler_state_first(&r.p);
+    cr_assert_float_eq(r.in.state.mirostat_mu, 10, 0);
+    draw(&r);
+    struct sampler_state once = r.out.state;
+    cr_assert_neq(once.mirostat_mu, 10);
+    draw(&r); /* the same again: nothing was kept behind the caller's back */
+    cr_assert_eq(r.out.state.mirostat_mu, once.mirostat_mu);
+    r.p.mirostat = 0;
+    draw(&r);
+    cr_assert_eq(r.out.state.mirostat_mu, 10);
+    sampler_destroy(&r.s);
+}
+
+/* Extremes must neither hang nor leave the vocabulary; each is drawn from some times. */
+Test(sampler, extremes) {
+    static float z[3][N];
+    make_logits(z[0]);
+    for (size_t i = 0; i < N; i++) {
+        z[1][i] = -3.4e38f + (float)i;
+        z[2][i] = i % 2 ? 3e38f : -3e38f;
+    }
+    const float edges[] = {0, 1e-9f, 0.5f, 1, 2, 100};
+    for (size_t f = 0; f < 3; f++) {
+        struct rig r;
+        rig_open(&r, z[f], N);
+        for (size_t a = 0; a < 6; a++) {
+            for (size_t b = 0; b < 6; b++) {
+                float x = edges[a], y = edges[b], x1 = x < 1 ? x : 1, y1 = y < 1 ? y : 1;
+                engine_sampling_default(&r.p);
+                r.p.temperature = x < 2 ? x : 2;
+                r.p.typical_p = y1 > 0 ? y1 : 1;
+                r.p.top_n_sigma = y;
+                r.p.xtc_probability = y1;
+                r.p.xtc_threshold = x1;
+                r.p.dynatemp_range = y < 2 ? y : 2;
+                r.p.dynatemp_exponent = x;
+                r.p.min_p = x1;
+                r.p.min_keep = (int32_t)(a * 7);
+                r.p.mirostat = (int32_t)(b % 3);
+                r.p.mirostat_tau = x;
+                r.p.mirostat_eta = y1;
+                r.in.state.mirostat_mu = b % 2 ? 1e300 : -1e300;
+                for (uint64_t i = 0; i < 3; i++) {
+                    r.in.position = i;
+                    int32_t token = draw(&r);
+                    cr_assert(token >= 0 && token < N && !isnan(r.out.state.mirostat_mu), "%zu %zu %zu", f, a, b);
+                }
+            }
+        }
+        sampler_destroy(&r.s);
+    }
 }
