@@ -110,7 +110,19 @@ static struct text *from_json(const char *json) {
 #define METASPACE                                                                                                      \
     "{\"type\":\"Metaspace\",\"replacement\":\"\xe2\x96\x81\",\"prepend_scheme\":\"first\",\"split\":true}"
 
-#define N_TEXTS 9
+#define BYTES_A_TO_C                                                                                                   \
+    "\"<0x61>\":7,\"<0x62>\":8,\"<0x63>\":12,\"<0xC3>\":13,\"<0xA9>\":14,\"<0xE2>\":15,\"<0x96>\":16,\"<0x81>\":17"
+#define PARTIAL_FALLBACK                                                                                               \
+    "\"model\":{\"type\":\"BPE\",\"unk_token\":\"?\",\"fuse_unk\":true,\"byte_fallback\":true,\"vocab\":{\"?\":0,"     \
+    "\"x\":1,"                                                                                                         \
+    "\"y\":2,\"xy\":3," BYTES_A_TO_C "},\"merges\":[[\"x\",\"y\"]]}"
+#define STRIPPING                                                                                                      \
+    "\"added_tokens\":[{\"id\":20,\"content\":\"  \",\"special\":true,\"lstrip\":true,\"rstrip\":true},{\"id\":21,"    \
+    "\"content\":\"xa\",\"single_word\":true,\"rstrip\":true},{\"id\":22,\"content\":\"a\\n\",\"lstrip\":true}]"
+#define LETTERS_AND_DIGITS                                                                                             \
+    "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"1\":2,\"\xc2\xb2\":3,\"\xc4\xa0\":4,\"ab\":5,\"11\":6}," \
+    "\"merges\":[\"a b\",\"1 1\"]}"
+#define N_TEXTS 12
 static struct text **texts(void) {
     static struct text *all[N_TEXTS];
     if (!all[0]) {
@@ -127,9 +139,23 @@ static struct text **texts(void) {
         all[7] = from_json("{" SMALL_UNIGRAM "," ADDED ",\"normalizer\":{\"type\":\"NFC\"},\"pre_tokenizer\":" METASPACE
                            ",\"decoder\":" METASPACE "}");
         all[8] = from_json("{" SMALL_BPE "," ADDED ",\"normalizer\":{\"type\":\"NFD\"},\"pre_tokenizer\":{\"type\":"
-                                                   "\"Sequence\",\"pretokenizers\":[{\"type\":\"Punctuation\","
+                           "\"Sequence\",\"pretokenizers\":[{\"type\":\"Punctuation\","
                            "\"behavior\":\"MergedWithNext\"},{\"type\":\"Whitespace\"},{\"type\":\"Digits\"}]},"
                            "\"decoder\":{\"type\":\"Fuse\"}}");
+        all[9] = from_json(
+            "{" PARTIAL_FALLBACK "," STRIPPING
+            ",\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"String\":\"zz\"},\"content\":\"x\"},"
+            "\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"},"
+            "{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}]}}");
+        all[10] = from_json(
+            "{" LETTERS_AND_DIGITS "," STRIPPING
+            ",\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Punctuation\","
+            "\"behavior\":\"Contiguous\"},{\"type\":\"ByteLevel\"},{\"type\":\"Digits\"},{\"type\":"
+            "\"Split\",\"pattern\":{\"Regex\":\"[0-9]{3}|(?<=b)a*\"},\"behavior\":\"MergedWithPrevious\"}]}}");
+        all[11] =
+            from_json("{\"model\":{\"type\":\"Unigram\",\"unk_id\":0,\"byte_fallback\":true,\"vocab\":[[\"<unk>\",0],"
+                      "[\"a\",-1],[\"ab\",-2],[\"b\",-1],[\"<0x63>\",0],[\"<0xC3>\",0],[\"<0xA9>\",0]]},\"decoder\":"
+                      "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"}]}}");
         all[0] = byte_level("gpt-2");
     }
     return all;
@@ -149,7 +175,9 @@ static void check_ids(const struct text *t, const struct tokens *ids) {
     }
     buf_append(&streamed, piece, detokenizer_finish(&d, piece));
     check(text_decode(t, ids->ids, ids->n, false, &whole, &err) == 0);
-    check(whole.len == streamed.len && (whole.len == 0 || memcmp(whole.data, streamed.data, whole.len) == 0));
+    bool broken = t->tokenizer->byte_runs && whole.len > 0 && memmem(whole.data, whole.len, "\xef\xbf\xbd", 3);
+    check(broken || /* the one place where a stream differs (text.h) */
+          (whole.len == streamed.len && (whole.len == 0 || memcmp(whole.data, streamed.data, whole.len) == 0)));
     buf_free(&whole);
     buf_free(&streamed);
 }
