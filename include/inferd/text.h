@@ -89,7 +89,8 @@ size_t text_bytes_per_token(const struct text *t);
 /*
  * Decode whole: append UTF-8 to *out, broken bytes as U+FFFD. Ids that are not in the vocabulary decode to nothing.
  * As the reference libraries do it: one U+FFFD for each maximal ill-formed part; with the ByteFallback decoder of a
- * tokenizer.json one for each byte of a run of byte tokens that is not UTF-8 as a whole.
+ * tokenizer.json one for each byte of a run of byte tokens that is not UTF-8 as a whole. skip_special leaves out every
+ * special token; the tokenizers library forgets it of those whose text the normalizer changes.
  */
 int text_decode(const struct text *t, const int32_t *ids, size_t n, bool skip_special, struct buf *out,
                 struct error *err);
