@@ -7,7 +7,7 @@ import time
 
 import exposition
 import pytest
-from conftest import SLOW
+from conftest import SLOW, wait_for
 
 HISTOGRAMS = ["time_to_first_token_seconds", "inter_token_latency_seconds", "e2e_request_latency_seconds"]
 
@@ -110,12 +110,15 @@ def test_steps(start):
     d = start(device="null", max_batched_tokens=64, null_step_time="20ms")
     prompt = [300] * 200  # 64 + 64 + 64 + 8 tokens, then one at a time
     d.complete(prompt, max_tokens=5, ignore_eos=True)
+    wait_for(lambda: total(d.metrics(), "inferd_step_seconds_count") == 8, 2, "the last step is counted")  # after its token is told
     m = d.metrics()
     buckets = {dict(labels)["le"]: v for labels, v in family(m, "vllm:iteration_tokens_total_bucket").items()}
     assert (buckets["1.0"], buckets["8.0"], buckets["32.0"], buckets["64.0"], buckets["+Inf"]) == (4, 5, 5, 8, 8)
     assert total(m, "vllm:iteration_tokens_total_sum") == 204
-    assert total(m, "inferd_step_seconds_count") == 8 == total(m, "inferd_step_sampling_seconds_count")
-    assert 0.15 < total(m, "inferd_step_seconds_sum") < 0.5 * SLOW and total(m, "inferd_step_sampling_seconds_sum") < 0.1 * SLOW
+    assert total(m, "inferd_step_sampling_seconds_count") == 8
+    # steps end at multiples of 20 ms, so that the first may be shorter
+    assert 0.13 < total(m, "inferd_step_seconds_sum") < 1 * SLOW
+    assert total(m, "inferd_step_sampling_seconds_sum") < total(m, "inferd_step_seconds_sum") / 2
 
 
 def test_every_series_is_there_from_the_first_scrape(start):
