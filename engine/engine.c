@@ -736,6 +736,10 @@ bool engine_poll(struct engine *e, struct engine_event *out) {
     return event_ring_pop(&e->events, out, 0);
 }
 
+size_t engine_pending(const struct engine *e) {
+    return event_ring_batch_left(&e->events);
+}
+
 bool engine_wait(struct engine *e, struct engine_event *out, int timeout_ms) {
     return event_ring_pop(&e->events, out, timeout_ms);
 }

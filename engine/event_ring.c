@@ -124,13 +124,14 @@ static void publish_locked(struct event_ring *r) {
         } else {
             memcpy(to->bytes + to->len, from->bytes, from->len);
             to->len += from->len;
+            to->n += from->n;
         }
         r->news = true;
         if (r->consumer_waits) {
             pthread_cond_signal(&r->published);
         }
     }
-    from->len = 0;
+    from->len = from->n = 0;
 }
 
 void event_ring_push(struct event_ring *r, const struct engine_event *event) {
@@ -142,6 +143,7 @@ void event_ring_push(struct event_ring *r, const struct engine_event *event) {
     }
     pack(r->filling.bytes + r->filling.len, event);
     r->filling.len += n;
+    r->filling.n++;
 }
 
 void event_ring_notify(struct event_ring *r) {
@@ -174,7 +176,7 @@ static void wait_locked(struct event_ring *r, int timeout_ms) {
 }
 
 static bool take_batch(struct event_ring *r, int timeout_ms) {
-    r->emptying.len = r->emptying.at = 0;
+    r->emptying.len = r->emptying.at = r->emptying.n = 0;
     pthread_mutex_lock(&r->lock);
     wait_locked(r, timeout_ms);
     if (r->between.len > 0) {
@@ -194,7 +196,12 @@ bool event_ring_pop(struct event_ring *r, struct engine_event *out, int timeout_
     }
     unpack(out, b->bytes + b->at);
     b->at += record_size(out);
+    b->n--;
     return true;
+}
+
+size_t event_ring_batch_left(const struct event_ring *r) {
+    return r->emptying.n;
 }
 
 void event_ring_set_notify(struct event_ring *r, void (*notify)(void *arg), void *arg) {

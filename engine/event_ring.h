@@ -16,6 +16,7 @@
 struct event_buffer {
     char *bytes; /* [capacity] */
     size_t len, at;
+    size_t n; /* events from `at` on */
 };
 
 struct event_ring {
@@ -46,6 +47,8 @@ void event_ring_notify(struct event_ring *r);
 
 /* Consumer. timeout_ms 0 = do not wait, < 0 = for ever; false when nothing came, or the ring is closed and empty. */
 bool event_ring_pop(struct event_ring *r, struct engine_event *out, int timeout_ms);
+/* Consumer: events left of the batch that event_ring_pop takes from. */
+size_t event_ring_batch_left(const struct event_ring *r);
 void event_ring_set_notify(struct event_ring *r, void (*notify)(void *arg), void *arg);
 void event_ring_close(struct event_ring *r); /* nobody waits any more, on either side */
 

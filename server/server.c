@@ -20,7 +20,10 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#define EVENTS_A_TURN 4096   /* then HTTP gets its turn; what one stream gets in a turn goes out in one write */
+/* Events that are taken before HTTP gets its turn: few, so that what they touched is still at hand when it is written
+ * out; many when more than one waits for each stream, so that these go out in one write. */
+#define EVENTS_A_TURN 128
+#define EVENTS_A_TURN_BEHIND 4096
 #define LAST_WORDS_MS 5000   /* to write out the errors that end a drain */
 #define ENGINE_STOP_MS 60000 /* for the step that runs when everything else has ended */
 
@@ -90,9 +93,13 @@ static void on_wake(void *arg) {
         return;
     }
     uint64_t now = clock_now_ns();
-    for (int i = 0; i < EVENTS_A_TURN; i++) {
+    size_t most = EVENTS_A_TURN;
+    for (size_t i = 0; i < most; i++) {
         if (!engine_poll(s->engine, &event)) {
             return;
+        }
+        if (engine_pending(s->engine) > s->n_running_choices) {
+            most = EVENTS_A_TURN_BEHIND;
         }
         request_on_event(s, &event, now);
     }

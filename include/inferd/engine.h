@@ -238,6 +238,8 @@ struct engine_event {
 void engine_set_notify(struct engine *e, void (*notify)(void *arg), void *arg);
 /* Take at most one event; false if none waits. Never blocks. */
 bool engine_poll(struct engine *e, struct engine_event *out);
+/* How many engine_poll will surely give now: what is left of the batch that it gives from. */
+size_t engine_pending(const struct engine *e);
 /* Wait up to timeout_ms for an event (for programs without a loop). */
 bool engine_wait(struct engine *e, struct engine_event *out, int timeout_ms);
 

@@ -78,7 +78,9 @@ Test(event_ring, what_goes_in_comes_out) {
     while (out < in) {
         cr_assert(event_ring_pop(&r, &e, 0));
         check(&e, out++);
+        cr_assert(event_ring_batch_left(&r) <= in - out);
     }
+    cr_assert_eq(event_ring_batch_left(&r), 0);
     cr_assert_not(event_ring_pop(&r, &e, 0));
     cr_assert_not(event_ring_pop(&r, &e, 20));
     event_ring_destroy(&r);
@@ -123,6 +125,11 @@ Test(event_ring, one_wake_up_for_a_step) {
     cr_assert_eq(n_notified, 1);
     event_ring_notify(&r);
     cr_assert_eq(n_notified, 2);
+    for (uint64_t i = 0; i < 9; i++) {
+        cr_assert(event_ring_pop(&r, &e, 0));
+        check(&e, i);
+        cr_assert_eq(event_ring_batch_left(&r), 8 - i);
+    }
     event_ring_destroy(&r);
 }
 
