@@ -141,25 +141,47 @@ static void gather(struct draw *d, uint32_t key_floor, float floor) {
     d->n = n;
 }
 
-/* top_p alone: candidates are the tokens above a floor that sinks until they hold `want`. s->e, s->chunk_sum filled. */
-static void gather_mass(struct draw *d, uint64_t want) {
+/* Candidates: the tokens that have at least this weight. s->e and s->chunk_sum filled; returns their total. */
+static uint64_t gather_weights(struct draw *d, uint64_t floor) {
     struct sampler *s = d->s;
-    for (float floor = 1.0f / 16;; floor *= 1.0f / 16) {
-        bool all = floor * SAMPLER_WEIGHT_ONE < 1.0f;
-        uint64_t weight_floor = all ? 1 : sampler_weight(floor), mass = 0;
-        d->n = 0;
-        for (size_t c = 0; c < sampler_n_chunks(s->vocab_size); c++) {
-            for (size_t i = c * SAMPLER_CHUNK; s->chunk_sum[c] >= weight_floor && i < chunk_end(s, c); i++) {
-                uint64_t weight = sampler_weight(s->e[i]);
-                if (weight >= weight_floor) {
-                    s->kept[d->n++] = (struct candidate){(int32_t)i, sampler_key(d->z[i]), weight};
-                    mass += weight;
-                }
+    uint64_t total = 0;
+    d->n = 0;
+    for (size_t c = 0; c < sampler_n_chunks(s->vocab_size); c++) {
+        for (size_t i = c * SAMPLER_CHUNK; s->chunk_sum[c] >= floor && i < chunk_end(s, c); i++) {
+            uint64_t weight = sampler_weight(s->e[i]);
+            if (weight >= floor) {
+                s->kept[d->n++] = (struct candidate){(int32_t)i, sampler_key(d->z[i]), weight};
+                total += weight;
             }
         }
-        if (all || mass >= want) {
-            return;
-        }
+    }
+    return total;
+}
+
+/* A weight that tokens of at least `want` together reach: by how much lies in each eighth of a power of two. */
+static uint64_t weight_reached(struct sampler *s, uint64_t want) {
+    uint64_t mass = 0;
+    memset(s->bucket_mass, 0, sizeof s->bucket_mass);
+    for (size_t i = 0; i < s->vocab_size; i++) {
+        uint32_t bits;
+        memcpy(&bits, &s->e[i], sizeof bits);
+        s->bucket_mass[bits >> 20] += sampler_weight(s->e[i]); /* e is in (0, 1]: below 2048 */
+    }
+    uint32_t bucket = SAMPLER_BUCKETS - 1;
+    while (bucket > 0 && (mass += s->bucket_mass[bucket]) < want) {
+        bucket--;
+    }
+    float least;
+    bucket <<= 20;
+    memcpy(&least, &bucket, sizeof least);
+    uint64_t weight = sampler_weight(least);
+    return weight > 0 ? weight : 1;
+}
+
+/* top_p alone: tokens that hold `want`, and few more. Most often they are among the likeliest. */
+static void gather_mass(struct draw *d, uint64_t want) {
+    if (gather_weights(d, sampler_weight(1.0f / 16)) < want && gather_weights(d, sampler_weight(1.0f / 256)) < want) {
+        gather_weights(d, weight_reached(d->s, want));
     }
 }
 
@@ -229,18 +251,20 @@ static double mean_log2(const struct draw *d, uint64_t total) {
     return sum / (double)total;
 }
 
+static float typical_score(const struct draw *d, float z, double mean) {
+    return (float)fabs((double)((z - d->z_max) * d->scale) - mean);
+}
+
 /*
  * Those whose -log p is nearest to the entropy. Both are log2 of the sum of the weights and something more, so what is
  * compared is log2(p / p_best) and its mean.
  */
-static void typical_p(struct draw *d) {
+static void keep_typical(struct draw *d, double mean, uint64_t total) {
     struct candidate *c = d->s->kept;
-    uint64_t total = sampler_total_weight(c, d->n);
-    double mean = mean_log2(d, total);
     for (size_t i = 0; i < d->n; i++) {
         float z = sampler_float_of_key(c[i].key);
         d->s->e[c[i].id] = z; /* its key comes back from there */
-        c[i].key = ~sampler_key((float)fabs((double)((z - d->z_max) * d->scale) - mean));
+        c[i].key = ~sampler_key(typical_score(d, z, mean));
     }
     keep_best(d, min_keep(d), d->n, share(total, d->p->typical_p));
     for (size_t i = 0; i < d->n; i++) {
@@ -249,10 +273,19 @@ static void typical_p(struct draw *d) {
     weigh(d);
 }
 
+static void typical_p(struct draw *d) {
+    uint64_t total = sampler_total_weight(d->s->kept, d->n);
+    keep_typical(d, mean_log2(d, total), total);
+}
+
+static bool xtc_acts(const struct draw *d) {
+    uint64_t random = sampler_random(d->in->seed, d->in->position, d->p->choice, SAMPLER_STREAM_XTC);
+    return (double)(random >> 11) * 0x1p-53 < (double)d->p->xtc_probability;
+}
+
 static void xtc(struct draw *d) {
     struct candidate *c = d->s->kept;
-    uint64_t random = sampler_random(d->in->seed, d->in->position, d->p->choice, SAMPLER_STREAM_XTC);
-    if ((double)(random >> 11) * 0x1p-53 >= (double)d->p->xtc_probability) {
+    if (!xtc_acts(d)) {
         return;
     }
     double floor = (double)sampler_total_weight(c, d->n) * (double)d->p->xtc_threshold;
@@ -375,6 +408,67 @@ static void temperature_of_all(struct draw *d) {
     set_temperature(d, t);
 }
 
+/* As xtc, by taking logits out of all. */
+static void xtc_of_all(struct draw *d) {
+    struct sampler *s = d->s;
+    size_t above = 0, least = 0, n_chunks = sampler_n_chunks(s->vocab_size);
+    if (!xtc_acts(d)) {
+        return;
+    }
+    double floor = (double)exp_all(d) * (double)d->p->xtc_threshold;
+    for (size_t c = 0; c < n_chunks; c++) {
+        for (size_t i = c * SAMPLER_CHUNK; (double)s->chunk_sum[c] >= floor && i < chunk_end(s, c); i++) {
+            if ((double)sampler_weight(s->e[i]) >= floor && d->z[i] > -INFINITY) {
+                least = above == 0 || sampler_key(d->z[i]) <= sampler_key(d->z[least]) ? i : least;
+                above++;
+            }
+        }
+    }
+    if (above < 2) {
+        return;
+    }
+    if (d->z != s->z) {
+        memcpy(s->z, d->z, s->vocab_size * sizeof *s->z);
+        d->z = s->z;
+    }
+    for (size_t c = 0; c < n_chunks; c++) {
+        for (size_t i = c * SAMPLER_CHUNK; (double)s->chunk_sum[c] >= floor && i < chunk_end(s, c); i++) {
+            if ((double)sampler_weight(s->e[i]) >= floor && i != least) {
+                s->z[i] = -INFINITY;
+            }
+        }
+    }
+    bool finite;
+    d->z_max = sampler_float_of_key(sampler_max(s->z, s->vocab_size, s->chunk_max, &finite));
+}
+
+/*
+ * typ_p of all: only those no further from the mean than a distance within which there are enough. What lies far below
+ * it is most of the vocabulary.
+ */
+static void typical_of_all(struct draw *d) {
+    struct sampler *s = d->s;
+    uint64_t total = exp_all(d), want = share(total, d->p->typical_p);
+    double mean = -(double)sampler_moment(s->e, d->z, s->vocab_size, d->z_max, d->scale) / (double)total;
+    for (double distance = 2;; distance *= 2) {
+        double lowest = mean - distance - 0.01; /* with room for rounding */
+        bool all = lowest < (double)NO_WEIGHT;
+        gather(d, 0, all ? 0 : (float)sampler_exp2_double(lowest));
+        uint64_t mass = 0;
+        size_t count = 0;
+        for (size_t i = 0; i < d->n; i++) {
+            if ((double)typical_score(d, sampler_float_of_key(s->kept[i].key), mean) <= distance) {
+                mass += s->kept[i].weight;
+                count++;
+            }
+        }
+        if (all || (mass >= want && count >= min_keep(d))) {
+            break;
+        }
+    }
+    keep_typical(d, mean, total);
+}
+
 /*
  * The first filter finds the candidates. Filters that cut off below some logit come in any order to the same, so
  * several of them in a row are one; returns how many stages this did.
@@ -402,6 +496,10 @@ static size_t gather_first(struct draw *d, const uint8_t *stages, size_t n) {
         uint64_t want = share(exp_all(d), p->top_p);
         gather_mass(d, want);
         keep_best(d, 1, d->n, want);
+        return 1;
+    }
+    if (done == 0 && n > 0 && stages[0] == SAMPLER_TYPICAL_P) {
+        typical_of_all(d);
         return 1;
     }
     if (rank > 0) {
@@ -493,7 +591,7 @@ static size_t mirostat_count(struct draw *d, double mu) {
     }
     double s = squares > 0 ? products / squares : 0, e = s - 1, bits = sampler_log2((double)d->s->vocab_size);
     if (!(s > 1e-6)) {
-        return d->n; /* all alike */
+        return d->s->vocab_size; /* all alike */
     }
     double ratio = 1 / (bits * 0.69314718055994531); /* the limit for e -> 0 */
     if (fabs(e) > 1e-6) {
@@ -502,14 +600,17 @@ static size_t mirostat_count(struct draw *d, double mu) {
     }
     double log2_k = (sampler_log2(ratio) + mu) / s;
     double k = log2_k < 40 ? sampler_exp2_double(log2_k > -1000 ? log2_k : -1000) : 1e12;
-    return k < 1 ? 1 : k < (double)d->n ? (size_t)k : d->n;
+    return k < 1 ? 1 : k < (double)d->s->vocab_size ? (size_t)k : d->s->vocab_size;
 }
 
-/* Algorithm 2: those with a surprise of at most mu. `total` is the weight of all. */
-static void mirostat_cut(struct draw *d, double mu, uint64_t total) {
-    struct candidate *c = d->s->kept;
+/* Algorithm 2: those with a surprise of at most mu have this share of the weight of all. */
+static double mirostat_share(double mu) {
     double limit = mu < 1000 ? mu : 1000;
-    double floor = (double)total * sampler_exp2_double(limit > -1000 ? -limit : 1000);
+    return sampler_exp2_double(limit > -1000 ? -limit : 1000);
+}
+
+static void mirostat_cut(struct draw *d, double floor) {
+    struct candidate *c = d->s->kept;
     size_t kept = 0, best = 0;
     for (size_t i = 0; i < d->n; i++) {
         best = c[i].key > c[best].key ? i : best;
@@ -526,13 +627,29 @@ static void mirostat_cut(struct draw *d, double mu, uint64_t total) {
     d->n = kept;
 }
 
-static int32_t mirostat(struct draw *d, uint64_t random, struct sampler_state *state) {
+/* From all tokens (nothing was gathered yet), or from the candidates there are. */
+static void mirostat_keep(struct draw *d, bool from_all, double mu) {
     if (d->p->mirostat == 1) {
-        size_t k = mirostat_count(d, state->mirostat_mu);
-        keep_best(d, 1, k, UINT64_MAX);
+        if (from_all) {
+            gather(d, key_reached_by(d->s, MIROSTAT_BEST), 0);
+        }
+        size_t k = mirostat_count(d, mu);
+        if (from_all && k > d->n) {
+            gather(d, key_reached_by(d->s, k), 0);
+        }
+        if (k < d->n) {
+            keep_best(d, 1, k, UINT64_MAX);
+        }
+    } else if (from_all) {
+        double floor = (double)exp_all(d) * mirostat_share(mu), e = floor / (double)SAMPLER_WEIGHT_ONE;
+        gather(d, 0, e < 1 ? (float)(e * 0.999) : 0.999f); /* with room for rounding */
+        mirostat_cut(d, floor);
     } else {
-        mirostat_cut(d, state->mirostat_mu, sampler_total_weight(d->s->kept, d->n));
+        mirostat_cut(d, (double)sampler_total_weight(d->s->kept, d->n) * mirostat_share(mu));
     }
+}
+
+static int32_t draw_mirostat(struct draw *d, uint64_t random, struct sampler_state *state) {
     const struct candidate *chosen = draw_kept(d, random);
     double total = (double)sampler_total_weight(d->s->kept, d->n);
     double surprise = sampler_log2(total) - sampler_log2((double)chosen->weight);
@@ -548,19 +665,31 @@ int32_t sampler_choose(struct sampler *s, const struct sample_input *in, const s
     size_t at = plan->n_leading;
     s->n_kept = 0;
     set_temperature(&d, 1);
-    if (at < plan->n && plan->stages[at] == SAMPLER_TEMPERATURE) {
-        temperature_of_all(&d);
-        at++;
-    }
-    if (at == plan->n && p->mirostat == 0) {
-        return draw_all(&d, random);
+    for (; at < plan->n; at++) {
+        if (plan->stages[at] == SAMPLER_TEMPERATURE) {
+            temperature_of_all(&d);
+        } else if (plan->stages[at] == SAMPLER_XTC && min_keep(&d) == 1) {
+            xtc_of_all(&d);
+        } else {
+            break;
+        }
     }
     d.flattest = flattest_scale(&d, plan, at);
+    if (at == plan->n && p->mirostat) {
+        mirostat_keep(&d, true, state->mirostat_mu);
+        s->n_kept = d.n;
+        return draw_mirostat(&d, random, state);
+    }
+    if (at == plan->n) {
+        return draw_all(&d, random);
+    }
     at += gather_first(&d, plan->stages + at, plan->n - at);
     for (; at < plan->n; at++) {
         run_stage(&d, plan->stages[at]);
     }
-    int32_t chosen = p->mirostat ? mirostat(&d, random, state) : draw_kept(&d, random)->id;
+    if (p->mirostat) {
+        mirostat_keep(&d, false, state->mirostat_mu);
+    }
     s->n_kept = d.n;
-    return chosen;
+    return p->mirostat ? draw_mirostat(&d, random, state) : draw_kept(&d, random)->id;
 }
