@@ -141,47 +141,33 @@ static void gather(struct draw *d, uint32_t key_floor, float floor) {
     d->n = n;
 }
 
-/* Candidates: the tokens that have at least this weight. s->e and s->chunk_sum filled; returns their total. */
-static uint64_t gather_weights(struct draw *d, uint64_t floor) {
+/*
+ * Candidates: the tokens whose relative probability reaches the floor, which is >= 2^-40 (a weight of 1). s->e and
+ * s->chunk_sum filled; returns their total.
+ */
+static uint64_t gather_weights(struct draw *d, float floor) {
     struct sampler *s = d->s;
-    uint64_t total = 0;
-    d->n = 0;
+    uint64_t total = 0, weight_floor = sampler_weight(floor);
+    size_t n = 0;
     for (size_t c = 0; c < sampler_n_chunks(s->vocab_size); c++) {
-        for (size_t i = c * SAMPLER_CHUNK; s->chunk_sum[c] >= floor && i < chunk_end(s, c); i++) {
+        size_t first = c * SAMPLER_CHUNK;
+        uint64_t mask = s->chunk_sum[c] < weight_floor ? 0 : sampler_mask(s->e + first, chunk_end(s, c) - first, floor);
+        for (; mask; mask &= mask - 1) {
+            size_t i = first + (size_t)__builtin_ctzll(mask);
             uint64_t weight = sampler_weight(s->e[i]);
-            if (weight >= floor) {
-                s->kept[d->n++] = (struct candidate){(int32_t)i, sampler_key(d->z[i]), weight};
-                total += weight;
-            }
+            s->kept[n++] = (struct candidate){(int32_t)i, sampler_key(d->z[i]), weight};
+            total += weight;
         }
     }
+    d->n = n;
     return total;
 }
 
-/* A weight that tokens of at least `want` together reach: by how much lies in each eighth of a power of two. */
-static uint64_t weight_reached(struct sampler *s, uint64_t want) {
-    uint64_t mass = 0;
-    memset(s->bucket_mass, 0, sizeof s->bucket_mass);
-    for (size_t i = 0; i < s->vocab_size; i++) {
-        uint32_t bits;
-        memcpy(&bits, &s->e[i], sizeof bits);
-        s->bucket_mass[bits >> 20] += sampler_weight(s->e[i]); /* e is in (0, 1]: below 2048 */
-    }
-    uint32_t bucket = SAMPLER_BUCKETS - 1;
-    while (bucket > 0 && (mass += s->bucket_mass[bucket]) < want) {
-        bucket--;
-    }
-    float least;
-    bucket <<= 20;
-    memcpy(&least, &bucket, sizeof least);
-    uint64_t weight = sampler_weight(least);
-    return weight > 0 ? weight : 1;
-}
-
-/* top_p alone: tokens that hold `want`, and few more. Most often they are among the likeliest. */
+/* top_p alone: the tokens above a floor that sinks until they hold `want`. */
 static void gather_mass(struct draw *d, uint64_t want) {
-    if (gather_weights(d, sampler_weight(1.0f / 16)) < want && gather_weights(d, sampler_weight(1.0f / 256)) < want) {
-        gather_weights(d, weight_reached(d->s, want));
+    float floor = 0x1p-4f;
+    while (gather_weights(d, floor) < want && floor > 0x1p-40f) {
+        floor *= floor > 0x1p-8f ? 0x1p-4f : 0x1p-2f;
     }
 }
 
@@ -452,8 +438,8 @@ static void typical_of_all(struct draw *d) {
     double mean = -(double)sampler_moment(s->e, d->z, s->vocab_size, d->z_max, d->scale) / (double)total;
     for (double distance = 2;; distance *= 2) {
         double lowest = mean - distance - 0.01; /* with room for rounding */
-        bool all = lowest < (double)NO_WEIGHT;
-        gather(d, 0, all ? 0 : (float)sampler_exp2_double(lowest));
+        bool all = lowest < -40;
+        gather_weights(d, all ? 0x1p-40f : (float)sampler_exp2_double(lowest));
         uint64_t mass = 0;
         size_t count = 0;
         for (size_t i = 0; i < d->n; i++) {
@@ -642,7 +628,8 @@ static void mirostat_keep(struct draw *d, bool from_all, double mu) {
         }
     } else if (from_all) {
         double floor = (double)exp_all(d) * mirostat_share(mu), e = floor / (double)SAMPLER_WEIGHT_ONE;
-        gather(d, 0, e < 1 ? (float)(e * 0.999) : 0.999f); /* with room for rounding */
+        e = e < 1 ? e * 0.999 : 0.999; /* with room for rounding */
+        gather_weights(d, e > 0x1p-40 ? (float)e : 0x1p-40f);
         mirostat_cut(d, floor);
     } else {
         mirostat_cut(d, (double)sampler_total_weight(d->s->kept, d->n) * mirostat_share(mu));

@@ -3,6 +3,9 @@
 #include "sampler_math.h"
 
 #include <math.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 /*
  * Each body is written once and inlined into one function an instruction set. __builtin_fmaf is one instruction where
@@ -132,7 +135,28 @@ SAMPLER_INLINE double spread_body(const float *z, size_t n, float shift, bool sq
     return sum;
 }
 
+SAMPLER_INLINE uint64_t mask_body(const float *e, size_t n, float floor) {
+    uint64_t mask = 0;
+    for (size_t i = 0; i < n; i++) {
+        mask |= (uint64_t)(e[i] >= floor) << i;
+    }
+    return mask;
+}
+
 #if defined(__x86_64__)
+__attribute__((target("avx2"))) static uint64_t mask_avx2(const float *e, size_t n, float floor) {
+    uint64_t mask = 0;
+    if (n != SAMPLER_CHUNK) {
+        return mask_body(e, n, floor);
+    }
+    __m256 least = _mm256_set1_ps(floor);
+    for (size_t i = 0; i < SAMPLER_CHUNK; i += 8) {
+        int eight = _mm256_movemask_ps(_mm256_cmp_ps(_mm256_loadu_ps(e + i), least, _CMP_GE_OQ));
+        mask |= (uint64_t)(uint32_t)eight << i;
+    }
+    return mask;
+}
+
 __attribute__((target("avx2,fma"))) static uint32_t max_avx2(const float *z, size_t n, uint32_t *chunk_max,
                                                              uint32_t *infinite) {
     return max_body(z, n, chunk_max, infinite);
@@ -159,6 +183,7 @@ static bool have_avx2(void) {
 #else
 #define max_avx2 max_body
 #define exp_avx2 exp_body
+#define mask_avx2 mask_body
 #define moment_avx2 moment_body
 #define spread_avx2 spread_body
 
@@ -193,4 +218,8 @@ size_t sampler_spread(const float *z, size_t n, double *mean, double *deviation)
     *mean = about;
     *deviation = count > 0 ? sqrt(squares / (double)count) : 0;
     return count;
+}
+
+uint64_t sampler_mask(const float *e, size_t n, float floor) {
+    return have_avx2() ? mask_avx2(e, n, floor) : mask_body(e, n, floor);
 }

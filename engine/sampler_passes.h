@@ -28,6 +28,9 @@ uint64_t sampler_exp(float *e, const float *z, size_t n, float z_max, float scal
  */
 uint64_t sampler_moment(const float *e, const float *z, size_t n, float z_max, float scale);
 
+/* Of a chunk (n <= SAMPLER_CHUNK): bit i says that e[i] >= floor. */
+uint64_t sampler_mask(const float *e, size_t n, float floor);
+
 /* Mean and standard deviation (of the population) of those z that are not -infinity; how many these are. */
 size_t sampler_spread(const float *z, size_t n, double *mean, double *deviation);
 

@@ -139,6 +139,8 @@ static size_t ways(struct way *out) {
     WAY("the same, llama.cpp's order", 500, USUAL, q->frequency_penalty = 0.2f, q->n_logprobs = 5, q->order = (struct sampler_order){
         9, {SAMPLER_PENALTIES, SAMPLER_DRY, SAMPLER_TOP_N_SIGMA, SAMPLER_TOP_K, SAMPLER_TYPICAL_P, SAMPLER_TOP_P, SAMPLER_MIN_P, SAMPLER_XTC, SAMPLER_TEMPERATURE}});
     WAY("top_p 1 - 1e-6", 500, q->top_p = 0.999999f);
+    WAY("temperature 1, top_p", 500, q->top_p = 0.95f);
+    WAY("temperature 1.3, top_p", 500, q->temperature = 1.3f, q->top_p = 0.95f);
     WAY("temperature 2, top_p", 500, q->temperature = 2, q->top_p = 0.95f);
     WAY("top_n_sigma", 500, q->top_n_sigma = 1);
     WAY("typical_p", 500, q->typical_p = 0.9f);
