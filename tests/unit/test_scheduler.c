@@ -397,31 +397,39 @@ Test(scheduler, ageing_ends_starvation) {
 }
 
 Test(scheduler, tenants_share_the_machine) {
-    struct rig r;
-    rig_open(&r, 1000, 8, 4, 64);
-    uint64_t done[3] = {0};
-    for (int i = 0; i < 200; i++) { /* many short ones, then few long ones */
-        add_with(&r, 20, 30, 0, 1);
-    }
-    for (int i = 0; i < 40; i++) {
-        add_with(&r, 60, 200, 0, 2);
-    }
-    for (int i = 0; i < 1500; i++) {
-        scheduler_schedule(&r.s);
-        check_step(&r);
-        for (size_t k = 0; k < r.s.n_scheduled; k++) {
-            const struct sequence *q = r.s.scheduled[k];
-            done[q->tenant_id] += q->n_computed < q->n_prompt ? q->n_scheduled : 2 * q->n_scheduled;
+    static const struct {
+        size_t n, prompt, generated;
+    } loads[2][3] = {
+        {{0}, {300, 20, 10}, {60, 60, 140}}, /* many short ones before few long ones */
+        {{0}, {150, 200, 2}, {150, 4, 100}}, /* all prompt, all answer */
+    };
+    for (int l = 0; l < 2; l++) {
+        struct rig r;
+        uint64_t done[3] = {0};
+        rig_open(&r, 1000, 8, 4, 64);
+        for (uint64_t t = 1; t < 3; t++) {
+            for (size_t i = 0; i < loads[l][t].n; i++) {
+                add_with(&r, loads[l][t].prompt, loads[l][t].prompt + loads[l][t].generated, 0, t);
+            }
         }
-        finish_step(&r);
+        for (int i = 0; i < 1200; i++) {
+            scheduler_schedule(&r.s);
+            check_step(&r);
+            for (size_t k = 0; k < r.s.n_scheduled; k++) {
+                const struct sequence *q = r.s.scheduled[k];
+                bool prompt = q->n_computed < q->n_prompt;
+                done[q->tenant_id] += q->n_scheduled * (prompt ? WAIT_COST_PROMPT : WAIT_COST_GENERATED);
+            }
+            finish_step(&r);
+        }
+        cr_assert(r.s.n_waiting > 20);
+        double share = (double)done[1] / (double)(done[1] + done[2]);
+        cr_assert(share > 0.45 && share < 0.55, "load %d: %g of the work", l, share);
+        while (scheduler_any(&r.s)) {
+            step(&r);
+        }
+        rig_close(&r);
     }
-    cr_assert(r.s.n_waiting > 0);
-    double share = (double)done[1] / (double)(done[1] + done[2]);
-    cr_assert(share > 0.4 && share < 0.6, "%g of the work", share);
-    while (scheduler_any(&r.s)) {
-        step(&r);
-    }
-    rig_close(&r);
 }
 
 /* ---- the prefix cache and forks ---- */
@@ -490,6 +498,18 @@ Test(scheduler, children_share_the_prompt_and_copy_when_they_write) {
     step(&r);
     step(&r);
     cr_assert_eq(e->n_cached, 16, "by the prefix cache");
+    while (scheduler_any(&r.s)) {
+        step(&r);
+    }
+    rig_close(&r);
+}
+
+Test(scheduler, no_fork_without_a_block_to_go_on_with) {
+    struct rig r;
+    rig_open(&r, 3, 8, 4, 64);
+    struct sequence *p = add_text(&r, 1, 16, 20, NULL), *c = add_text(&r, 1, 16, 20, p), *d = add_text(&r, 1, 16, 20, p);
+    step(&r);
+    cr_assert(p->n_tokens == 17 && c->state == SEQUENCE_RUNNING && d->state == SEQUENCE_WAITING);
     while (scheduler_any(&r.s)) {
         step(&r);
     }
