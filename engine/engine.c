@@ -213,9 +213,17 @@ static void schedule(struct engine *e) {
 }
 
 static int run(struct engine *e, struct error *err) {
-    batch_fill(&e->runner.batch, e->scheduler.scheduled, e->scheduler.n_scheduled, e->kv_cache.block_size);
-    batch_copies(&e->runner.batch, e->scheduler.copy_from, e->scheduler.copy_to, e->scheduler.n_copies);
-    return runner_run(&e->runner, err);
+    struct decoder_batch *b = &e->runner.batch;
+    batch_fill(b, e->scheduler.scheduled, e->scheduler.n_scheduled, e->kv_cache.block_size);
+    batch_copies(b, e->scheduler.copy_from, e->scheduler.copy_to, e->scheduler.n_copies);
+    uint64_t start = clock_now_ns();
+    if (runner_run(&e->runner, err) < 0) {
+        return -1;
+    }
+    if (b->n_logits == b->rows) { /* no prompts in it */
+        step_cost_add(&e->scheduler.step_cost, b->rows, (double)(clock_now_ns() - start) * 1e-9);
+    }
+    return 0;
 }
 
 static bool is_masked(const struct sample_input *in, int32_t token) {

@@ -296,6 +296,7 @@ static size_t draft_room(struct scheduler *s, struct sequence *seq, size_t room)
 
 static void schedule_drafts(struct scheduler *s) {
     size_t rows = s->max_batched_tokens < SCHEDULER_DRAFT_ROWS ? s->max_batched_tokens : SCHEDULER_DRAFT_ROWS;
+    double break_even = step_cost_break_even(&s->step_cost, s->rows, s->n_scheduled);
     for (size_t i = 0; i < s->n_scheduled && s->rows < rows; i++) {
         struct sequence *seq = s->scheduled[i];
         size_t share = (rows - s->rows) / (s->n_scheduled - i), room = share > 1 ? share : 1;
@@ -303,7 +304,8 @@ static void schedule_drafts(struct scheduler *s) {
         if (seq->speculation.max == 0 || left_to_compute(seq) != 1 || left <= 1) {
             continue;
         }
-        size_t n = speculation_draft(&seq->speculation, seq->tokens, seq->n_tokens, room < left - 1 ? room : left - 1);
+        size_t n = speculation_draft(&seq->speculation, seq->tokens, seq->n_tokens, room < left - 1 ? room : left - 1,
+                                     break_even);
         seq->n_draft = n > 0 ? draft_room(s, seq, n) : 0;
         seq->n_scheduled += seq->n_draft;
         s->rows += seq->n_draft;

@@ -52,12 +52,12 @@ struct scheduler {
     size_t n_copies;
     size_t n_forked; /* since the step was scheduled: each may want a block soon */
     uint64_t preemptions, forks;
+    struct step_cost step_cost; /* what drafts cost; the engine adds what it measures */
     uint64_t queried_tokens, cached_tokens; /* prompt tokens looked up in the prefix cache; found there */
 };
 
-/* Drafts are made only while the step's rows stay below this: beyond, arithmetic and not memory is what a step waits
- * for, and a guess takes from others' time. */
-#define SCHEDULER_DRAFT_ROWS 16
+/* Drafts do not bring a step above so many rows. */
+#define SCHEDULER_DRAFT_ROWS 64
 
 /* Needs max_batched_tokens >= max_sequences: every decode fits in a step. */
 int scheduler_init(struct scheduler *s, struct kv_cache *kv, const struct scheduler_config *config, struct error *err);

@@ -4,9 +4,41 @@
 #include <string.h>
 
 #define MOST_HEADS ((size_t)1 << 16) /* in a longer sequence, far repetitions are forgotten for near ones */
-#define PAYS 90                      /* `kept`, in 1/256: below, drafts cost more than they save */
 #define FIRST_PAUSE 4
 #define LONGEST_PAUSE 128
+#define RATE 0.125 /* how much of `right` one token changes */
+
+/* Steps before anything was measured: a row more costs a third of a step of one. */
+#define USUAL_FIXED 2.0
+#define USUAL_ROW 1.0
+#define DECAY 0.98
+
+void step_cost_add(struct step_cost *c, size_t rows, double seconds) {
+    double r = (double)rows;
+    if (c->fixed + c->row > 0 && seconds > 4 * (c->fixed + c->row * r)) {
+        seconds = 4 * (c->fixed + c->row * r); /* the machine was busy elsewhere */
+    }
+    c->weight = c->weight * DECAY + 1;
+    c->rows = c->rows * DECAY + r;
+    c->rows2 = c->rows2 * DECAY + r * r;
+    c->seconds = c->seconds * DECAY + seconds;
+    c->rows_seconds = c->rows_seconds * DECAY + r * seconds;
+    double mean = c->rows / c->weight, mean_seconds = c->seconds / c->weight;
+    double variance = c->rows2 / c->weight - mean * mean;
+    if (c->weight < 8 || variance < 0.25) {
+        return; /* steps too much alike to tell a from b: what was known stays */
+    }
+    double row = (c->rows_seconds / c->weight - mean * mean_seconds) / variance, most = mean_seconds / mean;
+    c->row = row < 0 ? 0 : row < most ? row : most;
+    c->fixed = mean_seconds - c->row * mean;
+}
+
+double step_cost_break_even(const struct step_cost *c, size_t rows, size_t n) {
+    bool known = c->fixed + c->row > 0;
+    double fixed = known ? c->fixed : USUAL_FIXED, row = known ? c->row : USUAL_ROW;
+    double p = (double)n * row / (fixed + row * (double)rows);
+    return p < 0.05 ? 0.05 : p < 0.9 ? p : 0.9;
+}
 
 int speculation_init(struct speculation *s, size_t max, size_t max_tokens, struct error *err) {
     struct speculation made = {.max = max, .n_heads = 64};
@@ -20,9 +52,8 @@ int speculation_init(struct speculation *s, size_t max, size_t max_tokens, struc
         }
     }
     for (size_t n = 1; n <= SPECULATION_LONGEST; n++) {
-        size_t length = (size_t)1 << (n - 1); /* the more that agrees, the further it is believed */
-        made.trust[n] = (struct speculation_trust){
-            .length = length < max ? length : max, .backoff = FIRST_PAUSE, .kept = 128};
+        /* the more that agrees, the more it is believed */
+        made.trust[n] = (struct speculation_trust){.right = 0.2 + 0.2 * (double)n, .backoff = FIRST_PAUSE};
     }
     *s = made;
     return 0;
@@ -53,19 +84,32 @@ void speculation_index(struct speculation *s, const int32_t *tokens, size_t n) {
     }
 }
 
-size_t speculation_draft(struct speculation *s, int32_t *tokens, size_t n, size_t room) {
+/* How many tokens a draft shall have; 0 when it is not worth a try. */
+static size_t worth(struct speculation_trust *t, size_t most, double break_even) {
+    size_t length = 0;
+    for (double right = t->right; length < most && right >= break_even; right *= t->right) {
+        length++;
+    }
+    if (length > 0) {
+        return length;
+    }
+    if (t->pause > 0) {
+        t->pause--;
+        return 0;
+    }
+    t->pause = t->backoff;
+    t->backoff = t->backoff * 2 < LONGEST_PAUSE ? t->backoff * 2 : LONGEST_PAUSE;
+    return 1;
+}
+
+size_t speculation_draft(struct speculation *s, int32_t *tokens, size_t n, size_t room, double break_even) {
     speculation_index(s, tokens, n);
     for (size_t k = n < SPECULATION_LONGEST ? n : SPECULATION_LONGEST; s->max > 0 && k > 0; k--) {
         size_t found = (size_t)*head(s, tokens + n, k);
         if (found < k || memcmp(tokens + found - k, tokens + n - k, k * sizeof *tokens) != 0) {
             continue; /* nothing, or another n-gram of the same hash */
         }
-        struct speculation_trust *t = &s->trust[k];
-        if (t->pause > 0) {
-            t->pause--;
-            return 0;
-        }
-        size_t length = t->length < room ? t->length : room;
+        size_t length = worth(&s->trust[k], s->max < room ? s->max : room, break_even);
         for (size_t i = 0; i < length; i++) {
             tokens[n + i] = tokens[found + i]; /* behind the end it goes on in the draft itself: a repetition */
         }
@@ -77,16 +121,13 @@ size_t speculation_draft(struct speculation *s, int32_t *tokens, size_t n, size_
 
 void speculation_learn(struct speculation *s, size_t n_drafted, size_t n_kept) {
     struct speculation_trust *t = &s->trust[s->used];
-    t->kept += ((int)(n_kept * 256 / n_drafted) - t->kept) / 4;
-    if (t->kept < PAYS) {
-        t->pause = t->backoff;
-        t->backoff = t->backoff * 2 < LONGEST_PAUSE ? t->backoff * 2 : LONGEST_PAUSE;
-        t->length = 1;
-        t->kept = PAYS; /* one more try: if it is wrong, too, the next pause begins */
-    } else if (n_kept == n_drafted) {
-        t->length = n_drafted * 2 < s->max ? n_drafted * 2 : s->max;
+    for (size_t i = 0; i < n_kept; i++) {
+        t->right += (0.99 - t->right) * RATE;
+    }
+    if (n_kept < n_drafted) {
+        t->right -= t->right * RATE;
+    }
+    if (n_kept > 0) {
         t->backoff = FIRST_PAUSE;
-    } else {
-        t->length = n_kept + 1 < s->max ? n_kept + 1 : s->max;
     }
 }

@@ -9,7 +9,11 @@
  * exactly when it is the one that is drawn).
  *
  * An index of n-grams grows with the sequence: a draft costs O(1) whatever the context, and nothing allocates after init.
- * For each length of n-gram it is learnt how long a draft pays; one that does not is left alone for a while.
+ *
+ * How long a draft shall be. For each length of n-gram it is learnt with which probability q a drafted token is right
+ * if those before it were; the i-th is then right with q^i. A step of r rows takes a + b r, both measured (step_cost). A
+ * row more makes more tokens a second when its chance is above n b / (a + b r), n the tokens that the step yields anyway:
+ * the draft ends where q^i falls below that. Where even q does, drafts cease, but for a try now and then.
  */
 #ifndef INFERD_SPECULATION_H
 #define INFERD_SPECULATION_H
@@ -21,12 +25,21 @@
 
 #define SPECULATION_LONGEST 3 /* tokens of the longest n-gram */
 
+/* What the time of a step depends on, from steps of decodes and drafts: recent ones count most. All zero at first. */
+struct step_cost {
+    double weight, rows, rows2, seconds, rows_seconds; /* decaying sums: of 1, r, r^2, t, r t */
+    double fixed, row;                                 /* a, b; 0, 0 = not known yet */
+};
+
+void step_cost_add(struct step_cost *c, size_t rows, double seconds);
+/* The chance that one more row of a step must have, where the step has `rows` rows and yields n tokens; within (0, 1). */
+double step_cost_break_even(const struct step_cost *c, size_t rows, size_t n);
+
 /* What is known of drafts that an n-gram of one length gave. */
 struct speculation_trust {
-    size_t length;  /* tokens that the next draft may have */
-    size_t pause;   /* so many more matches are passed over */
+    double right;   /* q */
+    size_t pause;   /* so many more matches are passed over, while drafts do not pay */
     size_t backoff; /* the next pause */
-    int kept;       /* share of drafted tokens that were kept, of late, in 1/256 */
 };
 
 struct speculation {
@@ -44,8 +57,11 @@ void speculation_destroy(struct speculation *s); /* a zeroed one is fine */
 
 /* Index what can be of tokens[0..n), ahead of the first draft. */
 void speculation_index(struct speculation *s, const int32_t *tokens, size_t n);
-/* Guess what follows tokens[0..n): written to tokens[n..], at most `room` of them; returns how many. */
-size_t speculation_draft(struct speculation *s, int32_t *tokens, size_t n, size_t room);
+/*
+ * Guess what follows tokens[0..n): written to tokens[n..], at most `room` >= 1 of them, and no more than have
+ * a chance of break_even; returns how many.
+ */
+size_t speculation_draft(struct speculation *s, int32_t *tokens, size_t n, size_t room, double break_even);
 /* Of the last draft, n_drafted >= 1 tokens were computed and the first n_kept were right. */
 void speculation_learn(struct speculation *s, size_t n_drafted, size_t n_kept);
 
