@@ -181,6 +181,40 @@ static void next_turn(const char *model) {
     engine_close(other);
 }
 
+/* Answers that share a prompt, whose last chunk is one token: the drafts of the first lie in a block of all of them. */
+static void shared_prompt(const char *model) {
+    enum { CHILDREN = 4, CHUNK = 20 };
+    static struct outcome got[2][MAX_REQUESTS];
+    static int32_t ids[3 * CHUNK + 1];
+    for (size_t i = 0; i < 3 * CHUNK + 1; i++) {
+        ids[i] = (int32_t)(97 + i % 3);
+    }
+    memset(got, 0, sizeof got);
+    for (size_t speculates = 0; speculates < 2; speculates++) {
+        struct engine *e = open_speculating(model, 16 * speculates, CHILDREN, CHUNK, CHILDREN * CONTEXT);
+        for (size_t prompts_made = 0; prompts_made < 3; prompts_made++) {
+            for (size_t i = 0; i < CHILDREN; i++) {
+                struct engine_request r = plain_request(1 + prompts_made * CHILDREN + i, (1 + prompts_made) * CHUNK + 1, 40);
+                r.prompt = ids;
+                r.parent = i > 0 ? 1 + prompts_made * CHILDREN : 0;
+                r.cache_salt[0] = (uint8_t)prompts_made;
+                r.sampling.temperature = i % 2 ? 0.7f : 0;
+                r.sampling.has_seed = true;
+                r.sampling.choice = (uint32_t)i;
+                r.sampling.n_logprobs = 3;
+                submit(e, &r);
+            }
+            collect(e, got[speculates], CHILDREN);
+        }
+        CHECK((stats_of(e).drafts > 0) == (speculates > 0), "%llu drafts", (unsigned long long)stats_of(e).drafts);
+        check_idle(e);
+        engine_close(e);
+    }
+    for (size_t i = 1; i <= 3 * CHILDREN; i++) {
+        CHECK(got[0][i].n_tokens > 0 && equal_outcomes(&got[0][i], &got[1][i]), "answer %zu is not as without", i);
+    }
+}
+
 static void by_request(const char *model) {
     static struct outcome o;
     struct error err;
@@ -218,6 +252,7 @@ int main(void) {
         RUN(changes_nothing, path);
         RUN(every_length, path);
         RUN(next_turn, path);
+        RUN(shared_prompt, path);
         RUN(by_request, path);
     }
     unlink(path);
