@@ -4,14 +4,11 @@ import pytest
 
 from test_metrics import family, total
 
-REPEAT = (
-    "Repeat this list word by word, again and again: apples, pears, plums, cherries, grapes, melons, peaches, figs. "
-    "apples, pears, plums, cherries, grapes, melons, peaches, figs. apples, pears,"
-)
+REPEAT = "red, green, blue, white, black, grey\n" * 6 + "red, green,"
 SPEC = ("num_drafts_total", "num_draft_tokens_total", "num_accepted_tokens_total")
 
 
-@pytest.mark.parametrize("sampling", [{"temperature": 0}, {"temperature": 0.8, "seed": 5, "top_p": 0.9}, {"temperature": 0, "stop": "figs", "min_tokens": 20}])
+@pytest.mark.parametrize("sampling", [{"temperature": 0}, {"temperature": 0.8, "seed": 5, "top_p": 0.9}, {"temperature": 0, "stop": "white", "min_tokens": 20}])
 def test_the_same_answer(daemon, sampling):
     fields = {"max_tokens": 60, "logprobs": 2, "n": 2, **sampling}
     expected = daemon.complete(REPEAT, speculative_tokens=0, **fields).json()
@@ -31,7 +28,8 @@ def counters(daemon):
 
 
 def test_fewer_steps_and_what_the_metrics_say(daemon):
-    fields = {"max_tokens": 100, "ignore_eos": True}
+    ids = daemon.post("/tokenize", {"prompt": REPEAT}).json()["tokens"]
+    fields = {"max_tokens": 100, "ignore_eos": True, "logit_bias": {str(i): 25 for i in ids}}  # it can only repeat itself
     before, _ = counters(daemon)
     text = daemon.complete(REPEAT, **fields).json()["choices"][0]["text"]
     plain, _ = counters(daemon)
@@ -39,8 +37,8 @@ def test_fewer_steps_and_what_the_metrics_say(daemon):
     assert daemon.complete(REPEAT, speculative_tokens=16, **fields).json()["choices"][0]["text"] == text
     after, m = counters(daemon)
     steps = after["inferd_engine_steps_total"] - plain["inferd_engine_steps_total"]
-    assert steps < (plain["inferd_engine_steps_total"] - before["inferd_engine_steps_total"]) * 0.7
-    assert 0 < after["inferd_accepted_tokens_total"] - before["inferd_accepted_tokens_total"] < 100
+    assert steps < (plain["inferd_engine_steps_total"] - before["inferd_engine_steps_total"]) * 0.9  # how many fewer depends on what steps are measured to cost
+    assert 20 < after["inferd_accepted_tokens_total"] - before["inferd_accepted_tokens_total"] < 100
     assert after["inferd_accepted_tokens_total"] <= after["inferd_drafted_tokens_total"]
     for (name, value), vllm in zip(list(after.items())[1:], SPEC):
         assert total(m, "vllm:spec_decode_" + vllm) == value, name
