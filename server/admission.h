@@ -2,11 +2,11 @@
  * Who is let in. Bounds on the choices that are held and on the prompt tokens that wait, and the measured rate at which
  * they leave, which says when to come again.
  *
- * A ticket is what one request holds: its choices until each has ended in the engine, and the prompt tokens of those that
- * have not started. It is taken when the body is in (one choice, no tokens known), grows when the body is parsed (n
- * counts n; tokens as far as the length tells), and again when they are counted. So a burst cannot pile up behind the
- * workers. The engine's own bounds count less at any time: it forgets a sequence before its last event is read here.
- * Any thread: workers claim, too.
+ * A ticket is what one request holds: its choices until each has ended in the engine, and the prompt tokens of those
+ * that have not started. It is taken when the body is in (one choice, no tokens known), grows when the body is parsed
+ * (n counts n; tokens as far as the length tells), and again when they are counted. So a burst cannot pile up behind
+ * the workers. The engine's own bounds count less at any time: it forgets a sequence before its last event is read
+ * here. Any thread: workers claim, too.
  */
 #ifndef INFERD_ADMISSION_H
 #define INFERD_ADMISSION_H
@@ -20,8 +20,8 @@
 struct config;
 
 /*
- * The mean time one unit takes to leave, over the units that left while others waited: weights fall by DRAIN_FORGET with
- * each departure. Only time in which somebody waits passes, so that a quiet server does not look slow.
+ * The mean time one unit takes to leave, over the units that left while others waited: weights fall by DRAIN_FORGET
+ * with each departure. Only time in which somebody waits passes, so that a quiet server does not look slow.
  */
 struct drain {
     double time, amount, weight; /* sums over departures, each weighted: s, units, and the weights themselves */

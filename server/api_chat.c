@@ -10,8 +10,7 @@
 #include <inferd/text.h>
 #include <stdio.h>
 
-static int render(const struct text *text, const struct request_params *p, struct marked_text *out,
-                  struct error *err) {
+static int render(const struct text *text, const struct request_params *p, struct marked_text *out, struct error *err) {
     const struct chat_request chat = {
         .messages_json = p->messages,
         .messages_len = p->messages_len,

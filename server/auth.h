@@ -21,7 +21,7 @@ void auth_free(struct auth *a); /* a zeroed one is fine */
 
 /* Whose a request is, as the engine may know it: a number for fair shares, and what separates cached prompts. */
 struct auth_identity {
-    uint64_t tenant;                  /* of the key; 0: there are no keys */
+    uint64_t tenant;                   /* of the key; 0: there are no keys */
     unsigned char digest[AUTH_DIGEST]; /* of the key; all zero: there are no keys */
 };
 

@@ -39,4 +39,3 @@ void choice_table_remove(struct choice_table *t, struct choice *c) {
     t->slots[c->id & ((1u << SLOT_BITS) - 1)] = NULL;
     c->id = 0;
 }
-

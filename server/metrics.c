@@ -23,8 +23,8 @@ static const struct bounds bounds[] = {
     [BUCKETS_STEP_TOKENS] = {13, {ENGINE_STEP_TOKENS_BOUNDS}},
     [BUCKETS_STEP_SECONDS] = {16, {ENGINE_STEP_SECONDS_BOUNDS}},
     [BUCKETS_HTTP] = {3, {.1, .5, 1}},
-    [BUCKETS_HTTP_FINE] = {21, {.01, .025, .05, .075, .1, .25, .5, .75, 1,  1.5, 2,
-                                2.5, 3,    3.5, 4,    4.5, 5,  7.5, 10, 30,  60}},
+    [BUCKETS_HTTP_FINE] = {21, {.01, .025, .05, .075, .1,  .25, .5,  .75, 1,  1.5, 2,
+                                2.5, 3,    3.5, 4,    4.5, 5,   7.5, 10,  30, 60}},
 };
 
 void histogram_observe(struct histogram *h, int buckets, double value) {
@@ -222,9 +222,10 @@ static double cpu_seconds(void) {
 }
 
 struct values {
-    double zero, one, backend_cpu, backend_null, running, waiting, waiting_tokens, ready, kv_blocks, kv_blocks_used, kv_usage, kv_blocks_cached,
-        prompt_tokens, generation_tokens, cached_tokens, computed_tokens, cache_queries, cache_hits, seq_capacity, seq_deferred, drafts, drafted_tokens, accepted_tokens, steps, preemptions, nonfinite_logits, seq_running, seq_waiting, start_time,
-        cpu_seconds, resident_bytes, open_fds;
+    double zero, one, backend_cpu, backend_null, running, waiting, waiting_tokens, ready, kv_blocks, kv_blocks_used,
+        kv_usage, kv_blocks_cached, prompt_tokens, generation_tokens, cached_tokens, computed_tokens, cache_queries,
+        cache_hits, seq_capacity, seq_deferred, drafts, drafted_tokens, accepted_tokens, steps, preemptions,
+        nonfinite_logits, seq_running, seq_waiting, start_time, cpu_seconds, resident_bytes, open_fds;
 };
 
 static struct values read_values(const struct metrics *m, const struct metrics_view *v) {

@@ -76,9 +76,7 @@ void request_account(struct request *r) {
         m->finished_cancelled++;
         m->cancelled++;
     } else {
-        *(length       ? &m->finished_length
-          : repetition ? &m->finished_repetition
-                       : &m->finished_stop) += 1;
+        *(length ? &m->finished_length : repetition ? &m->finished_repetition : &m->finished_stop) += 1;
         metrics_observe(m, e2e, seconds_between(r->ready_ns, clock_now_ns()));
     }
 }

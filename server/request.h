@@ -40,8 +40,8 @@ struct prompt {
 struct choice {
     struct request *request;
     size_t index;
-    uint64_t id;     /* the engine's; 0 = not in the engine */
-    bool done;       /* ended as it should */
+    uint64_t id; /* the engine's; 0 = not in the engine */
+    bool done;   /* ended as it should */
     bool prompt_counted;
     struct buf text; /* all of it; in a stream, what waits for the next chunk (nothing, between two events) */
     size_t shown;    /* bytes of generated text, so far */
@@ -88,8 +88,8 @@ struct request {
     unsigned char cache_salt[AUTH_DIGEST];
     int64_t priority; /* X-Vllm-Priority; it goes before the field */
     bool has_priority;
-    struct ticket ticket; /* what admission counts for it */
-    struct deadline deadline;             /* the earlier of the two that still counts */
+    struct ticket ticket;            /* what admission counts for it */
+    struct deadline deadline;        /* the earlier of the two that still counts */
     uint64_t start_by_ns, end_by_ns; /* clock_now_ns; 0 = whenever */
 
     struct buf body;
@@ -137,7 +137,8 @@ void requests_count(const struct server *s, size_t *running, size_t *waiting);
 /* Used by the two APIs. */
 /*
  * On a worker, between two pieces of its work: is the request still wanted, and may it go on now that its prompt is
- * known to be text of so many bytes? Refused by its length (ERROR_QUEUE_FULL, ERROR_CONTEXT_LENGTH) it need not be tokenised.
+ * known to be text of so many bytes? Refused by its length (ERROR_QUEUE_FULL, ERROR_CONTEXT_LENGTH) it need not be
+ * tokenised.
  */
 int request_go_on(struct request *r, size_t prompt_bytes, struct error *err);
 int request_alloc_prompts(struct request *r, size_t n, struct error *err);

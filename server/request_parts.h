@@ -1,6 +1,6 @@
 /*
- * What the files that make up a request have between them: request.c (birth, death, errors, deadlines), request_prepare.c
- * (from body to engine) and request_answer.c (from the engine's events to bytes). Loop thread only.
+ * What the files that make up a request have between them: request.c (birth, death, errors, deadlines),
+ * request_prepare.c (from body to engine) and request_answer.c (from the engine's events to bytes). Loop thread only.
  */
 #ifndef INFERD_REQUEST_PARTS_H
 #define INFERD_REQUEST_PARTS_H

@@ -305,9 +305,9 @@ static void parsed(void *arg) {
         exchange_set_id(r->exchange, r->params.request_id);
     }
     request_limit(&r->end_by_ns, r->ready_ns, r->params.timeout);
-    if (goes_on(r) && (admission_claim(&r->server->admission, &r->ticket, count_choices(r), least_tokens(r),
-                                       clock_now_ns(), &err) ||
-                       give_to_worker(r, tokenise, tokenised, &err))) {
+    if (goes_on(r) &&
+        (admission_claim(&r->server->admission, &r->ticket, count_choices(r), least_tokens(r), clock_now_ns(), &err) ||
+         give_to_worker(r, tokenise, tokenised, &err))) {
         reject(r, &err);
     }
 }

@@ -22,8 +22,8 @@ Test(auth, headers) {
     char alpha[] = "alpha", beta[] = "beta", *keys[] = {alpha, beta};
     struct auth a = with_keys(keys, 2);
     static const char *const good[] = {"Bearer alpha", "bearer beta", "Bearer   beta"};
-    static const char *const bad[] = {"", "alpha", "Bearer", "Bearer ", "Beareralpha", "Basic alpha", "Bearer alph", "Bearer alpha ",
-                                      "Bearer Alpha"};
+    static const char *const bad[] = {
+        "", "alpha", "Bearer", "Bearer ", "Beareralpha", "Basic alpha", "Bearer alph", "Bearer alpha ", "Bearer Alpha"};
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
         cr_expect(auth_check(&a, good[i], NULL), "%s", good[i]);
     }
