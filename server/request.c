@@ -266,7 +266,8 @@ bool request_expired_by_now(struct request *r) {
 /* ---- all of them --------------------------------------------------------------------------------------------- */
 
 static bool may_be_pinged(const struct request *r) {
-    return !r->gone && !r->failed && r->params.stream && (r->phase == REQUEST_WAITING || r->phase == REQUEST_RUNNING);
+    bool ours = r->phase == REQUEST_WAITING || r->phase == REQUEST_RUNNING; /* else a worker may be at its params */
+    return ours && !r->gone && !r->failed && r->params.stream;
 }
 
 /* Nobody is due before next_ping_ns: quiet_ns only grows, and who comes later begins later. So thousands of streams
