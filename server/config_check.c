@@ -173,6 +173,9 @@ static int read_key_file(const char *path, struct api_keys *k, struct error *err
     if (r == 0 && ferror(f)) {
         r = error_set_param(err, ERROR_MODEL, "api_keys_file", "%s: %s", path, strerror(errno));
     }
+    if (r == 0 && !feof(f)) {
+        r = error_memory(err);
+    }
     if (r == 0 && k->n == 0) { /* an empty file must not open the door */
         r = error_set_param(err, ERROR_MODEL, "api_keys_file", "%s: there is no key in it", path);
     }

@@ -39,6 +39,10 @@ static char *read_line(char *str, int num, void *stream) {
     }
     ssize_t n = getline(&r->line, &r->line_cap, r->f);
     if (n < 0) {
+        if (!feof(r->f) && !ferror(r->f)) { /* half a file must not pass for a whole one */
+            r->failed = true;
+            error_memory(r->err);
+        }
         return NULL;
     }
     r->line_number++;

@@ -39,6 +39,7 @@ struct http {
     struct http_config config;
     struct http_app app;
     struct MHD_Daemon *daemon;
+    struct MHD_Response *no_memory; /* made at the start, for when nothing can be made */
     struct loop_poll *poll;   /* libmicrohttpd's epoll descriptor */
     struct loop_timer *timer; /* its timeouts */
     struct loop_timer *sweep; /* ours, at the earliest deadline of all connections */
@@ -239,8 +240,9 @@ static struct MHD_Response *make_response(struct exchange *x) {
 
 static enum MHD_Result queue_answer(struct exchange *x) {
     if (x->out.failed && x->stage == REPLYING) {
-        buf_free(&x->out);
         x->status = 500;
+        x->queued = true;
+        return MHD_queue_response(x->mhd, 500, x->http->no_memory);
     }
     struct MHD_Response *r = make_response(x);
     if (!r) {
@@ -423,7 +425,7 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *mhd, const c
     if (!x) {
         x = exchange_new(arg, mhd, url, method);
         if (!x) {
-            return MHD_NO;
+            return MHD_queue_response(mhd, 500, ((struct http *)arg)->no_memory);
         }
         *request = x;
         return first_call(x);
@@ -635,6 +637,17 @@ static void on_sweep(void *arg) {
     }
 }
 
+/* The sentence of error_memory(), as the application writes errors. */
+static int make_no_memory(struct http *h, struct error *err) {
+    static const char body[] = "{\"error\":{\"message\":\"out of memory\",\"type\":\"server_error\",\"param\":null,"
+                               "\"code\":null}}\n";
+    h->no_memory = MHD_create_response_from_buffer(sizeof body - 1, (void *)(uintptr_t)body, MHD_RESPMEM_PERSISTENT);
+    if (!h->no_memory || MHD_add_response_header(h->no_memory, "Content-Type", "application/json") != MHD_YES) {
+        return error_memory(err);
+    }
+    return 0;
+}
+
 static int start_daemon(struct http *h, struct error *err) {
     int fd = listener_open(h->config.host, &h->port, err);
     if (fd < 0) {
@@ -671,7 +684,7 @@ int http_open(struct loop *loop, const struct http_config *config, const struct 
     h->port = config->port;
     list_init(&h->connections);
     if (loop_timer_new(loop, on_dirty, h, &h->timer, err) || loop_timer_new(loop, on_sweep, h, &h->sweep, err) ||
-        hangup_open(loop, on_hangup, &h->hangup, err) || start_daemon(h, err)) {
+        hangup_open(loop, on_hangup, &h->hangup, err) || make_no_memory(h, err) || start_daemon(h, err)) {
         http_close(h);
         return -1;
     }
@@ -727,6 +740,9 @@ void http_close(struct http *h) {
         loop_poll_free(h->poll);
         MHD_stop_daemon(h->daemon);
         loop_on_turn(h->loop, NULL, NULL);
+    }
+    if (h->no_memory) {
+        MHD_destroy_response(h->no_memory);
     }
     hangup_free(h->hangup);
     loop_timer_free(h->timer);
@@ -838,9 +854,9 @@ void exchange_stream(struct exchange *x, const char *type) {
     }
 }
 
-bool exchange_write(struct exchange *x, const char *bytes, size_t len) {
+enum exchange_queued exchange_write(struct exchange *x, const char *bytes, size_t len) {
     if (x->gone) {
-        return false;
+        return EXCHANGE_GONE;
     }
     if (x->out_pos > 0 && x->out_pos >= x->out.len / 2) {
         x->out.len -= x->out_pos;
@@ -849,16 +865,29 @@ bool exchange_write(struct exchange *x, const char *bytes, size_t len) {
     }
     if (len > HTTP_STREAM_MAX || exchange_unsent(x) > HTTP_STREAM_MAX - len) {
         drop(x);
-        return false;
+        return EXCHANGE_GONE;
     }
     buf_append(&x->out, bytes, len);
-    if (x->out.failed) {
-        drop(x);
-        return false;
+    if (x->out.failed) { /* what it held it still holds */
+        x->out.failed = false;
+        return EXCHANGE_NO_MEMORY;
     }
     x->sent += len;
     wake(x);
-    return true;
+    return EXCHANGE_QUEUED;
+}
+
+void exchange_drop(struct exchange *x) {
+    if (x->gone) {
+        return;
+    }
+    if (x->queued) {
+        drop(x);
+    } else { /* as an answer that failed */
+        x->stage = REPLYING;
+        x->out.failed = true;
+        wake(x);
+    }
 }
 
 void exchange_end(struct exchange *x) {

@@ -95,9 +95,16 @@ void exchange_reply(struct exchange *x, int status, const char *type, struct buf
 
 /* Answer in pieces: 200 and `type`; chunked (HTTP/1.1) or until close (1.0). */
 void exchange_stream(struct exchange *x, const char *type);
-/* Queue bytes. false: the client has left, or is too slow (HTTP_STREAM_MAX), or memory is out; it is dropped, and
- * `gone` is not called for it. */
-bool exchange_write(struct exchange *x, const char *bytes, size_t len);
+/* Queue bytes, all or nothing. */
+enum exchange_queued {
+    EXCHANGE_QUEUED,
+    EXCHANGE_GONE,     /* the client has left or is too slow (HTTP_STREAM_MAX): it is dropped, and `gone` is not called */
+    EXCHANGE_NO_MEMORY /* the stream is still open */
+};
+enum exchange_queued exchange_write(struct exchange *x, const char *bytes, size_t len);
+/* There is no memory to say how it ends: cut the connection, so that the client sees that the answer is not whole, or,
+ * where nothing was sent yet, answer 500. `gone` is not called. */
+void exchange_drop(struct exchange *x);
 void exchange_end(struct exchange *x);
 uint64_t exchange_received(const struct exchange *x); /* bytes of the request's body, kept or not */
 uint64_t exchange_sent(const struct exchange *x);     /* bytes of the answer's body that were handed over for sending */

@@ -175,14 +175,27 @@ struct buf *request_begin_events(struct request *r) {
 
 void request_send_events(struct request *r) {
     struct buf *out = &r->server->events;
-    if (out->failed) {
+    struct error err;
+    if (r->gone || r->failed || (out->len == 0 && !out->failed)) {
+        return;
+    }
+    r->quiet_ns = loop_now_ns(r->server->loop);
+    switch (out->failed ? EXCHANGE_NO_MEMORY : exchange_write(r->exchange, out->data, out->len)) {
+    case EXCHANGE_QUEUED:
+        break;
+    case EXCHANGE_GONE:
+        r->server->metrics.slow_readers++;
         request_gone(r);
-    } else if (out->len > 0 && !r->gone) {
-        r->quiet_ns = loop_now_ns(r->server->loop);
-        if (!exchange_write(r->exchange, out->data, out->len)) {
-            r->server->metrics.slow_readers++;
+        break;
+    case EXCHANGE_NO_MEMORY:
+        error_memory(&err);
+        if (r->phase == REQUEST_ENDED) { /* for its last event: counted already */
+            exchange_drop(r->exchange);
             request_gone(r);
+        } else {
+            request_fail(r, &err);
         }
+        break;
     }
 }
 
@@ -201,9 +214,10 @@ void request_fail(struct request *r, const struct error *err) {
         sse_begin(out);
         api_error_write(&e, out);
         sse_finish(out);
-        request_send_events(r);
-        if (r->exchange) {
+        if (!out->failed && exchange_write(r->exchange, out->data, out->len) == EXCHANGE_QUEUED) {
             exchange_end(r->exchange);
+        } else {
+            exchange_drop(r->exchange);
         }
     }
 }

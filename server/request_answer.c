@@ -169,18 +169,27 @@ static void write_usage_event(const struct request *r, struct buf *out) {
 
 /* Everything was said. */
 static void finish(struct request *r) {
+    struct buf whole = BUF_INIT, *out = r->params.stream ? request_begin_events(r) : &whole;
+    struct error err;
+    if (!r->params.stream) {
+        write_whole(r, out);
+    } else {
+        if (r->params.include_usage) {
+            write_usage_event(r, out);
+        }
+        sse_done(out);
+    }
+    if (out->failed) {
+        buf_free(&whole);
+        error_memory(&err);
+        request_fail(r, &err);
+        return;
+    }
     request_account(r); /* before the client can know, so that whoever has the answer finds it counted */
     if (!r->params.stream) {
-        struct buf whole = BUF_INIT;
-        write_whole(r, &whole);
         api_reply(r->exchange, 200, &whole);
         return;
     }
-    struct buf *out = request_begin_events(r);
-    if (r->params.include_usage) {
-        write_usage_event(r, out);
-    }
-    sse_done(out);
     request_send_events(r);
     if (r->exchange && !r->gone) {
         exchange_end(r->exchange);
@@ -225,7 +234,7 @@ static void on_done(struct request *r, struct choice *c, const struct engine_eve
         r->api->write_finish(r, c, out);
         request_send_events(r);
     }
-    if (r->n_done == r->n_choices && !r->gone) {
+    if (r->n_done == r->n_choices && !r->gone && !r->failed) {
         finish(r);
     }
 }

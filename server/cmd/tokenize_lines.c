@@ -285,7 +285,7 @@ static int answer_lines(const struct answerer *a, FILE *in, struct error *err) {
             fflush(stdout); /* a script may wait for the answer before it sends the next line */
         }
     }
-    bool out_of_memory = out.failed;
+    bool out_of_memory = out.failed || (!feof(in) && !ferror(in));
     free(line);
     buf_free(&out);
     if (out_of_memory) {

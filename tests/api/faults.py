@@ -1,12 +1,11 @@
 """The switches of the fault hooks (tests/fault/fault.h), and daemons on a tiny model that have them."""
 
-import json
 import mmap
 import os
 import struct
 import subprocess
 
-from conftest import INFERD, Daemon, free_port, parse_metrics
+from conftest import INFERD
 
 BUILD = os.path.dirname(INFERD)
 WRITE_TINY_MODEL = os.path.join(BUILD, "tests", "engine", "write_tiny_model")

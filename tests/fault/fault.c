@@ -2,6 +2,7 @@
 #include "fault.h"
 
 #include <cjson/cJSON.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -59,8 +60,14 @@ WRAP(void *, aligned_alloc, (size_t alignment, size_t n), (alignment, n), memory
 WRAP(char *, strdup, (const char *s), (s), memory_fails(), NULL)
 WRAP(char *, strndup, (const char *s, size_t n), (s, n), memory_fails(), NULL)
 WRAP(ssize_t, getline, (char **line, size_t *cap, FILE *f), (line, cap, f), memory_fails(), -1)
+WRAP(ssize_t, __getdelim, (char **line, size_t *cap, int end, FILE *f), (line, cap, end, f), memory_fails(), -1)
 WRAP(void *, mmap, (void *at, size_t n, int protection, int flags, int fd, off_t offset),
      (at, n, protection, flags, fd, offset), memory_fails(), MAP_FAILED)
+WRAP(void *, mmap64, (void *at, size_t n, int protection, int flags, int fd, off_t offset),
+     (at, n, protection, flags, fd, offset), memory_fails(), MAP_FAILED)
+WRAP(FILE *, fopen, (const char *path, const char *mode), (path, mode), memory_fails(), NULL)
+WRAP(FILE *, fopen64, (const char *path, const char *mode), (path, mode), memory_fails(), NULL)
+WRAP(DIR *, opendir, (const char *path), (path), memory_fails(), NULL)
 WRAP(int, pthread_create, (pthread_t * thread, const pthread_attr_t *attributes, void *(*run)(void *), void *arg),
      (thread, attributes, run, arg), memory_fails(), EAGAIN)
 
