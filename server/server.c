@@ -242,6 +242,10 @@ static void raise_descriptor_limit(size_t connections) {
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < connections + 64) {
         limit.rlim_cur = connections + 64 < limit.rlim_max ? connections + 64 : limit.rlim_max;
         setrlimit(RLIMIT_NOFILE, &limit);
+        if (limit.rlim_cur < connections + 64) {
+            log_warn("max_connections is %zu, but the system allows this process %llu descriptors (ulimit -Hn)", connections,
+                     (unsigned long long)limit.rlim_cur);
+        }
     }
 }
 
