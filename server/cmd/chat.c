@@ -18,7 +18,9 @@ struct chat_options {
     char *system;
     size_t max_tokens;
     double temperature, top_p, min_p, repetition_penalty;
-    size_t top_k, seed;
+    double typical_p, top_n_sigma, xtc_probability, xtc_threshold, dry_multiplier, dynatemp_range, mirostat_tau;
+    size_t top_k, mirostat, seed;
+    char *samplers;
 };
 
 #define AT(field) .offset = offsetof(struct chat_options, field), .name = #field
@@ -38,6 +40,24 @@ static const struct setting rows[] = {
      .help = "only tokens at least so likely as this share of the likeliest one"},
     {AT(repetition_penalty), SETTING_NUMBER, .initial = "1", .min = 0.01, .max = 10, .group = "Choice of words",
      .help = "above 1: tokens that were there already become less likely"},
+    {AT(typical_p), SETTING_NUMBER, .initial = "1", .min = 0.001, .max = 1, .group = "Choice of words",
+     .help = "only the tokens nearest to what is typical here, that together have this probability"},
+    {AT(top_n_sigma), SETTING_NUMBER, .initial = "0", .min = 0, .max = 100, .group = "Choice of words",
+     .help = "only tokens within so many standard deviations of the likeliest one; 0: all"},
+    {AT(xtc_probability), SETTING_NUMBER, .initial = "0", .min = 0, .max = 1, .group = "Choice of words",
+     .help = "how often the likeliest tokens are passed over"},
+    {AT(xtc_threshold), SETTING_NUMBER, .initial = "0.1", .min = 0, .max = 1, .group = "Choice of words",
+     .help = "from which probability on xtc_probability passes over tokens"},
+    {AT(dry_multiplier), SETTING_NUMBER, .initial = "0", .min = 0, .max = 100, .group = "Choice of words",
+     .help = "above 0: repeated phrases become less likely, the more so the longer they are"},
+    {AT(dynatemp_range), SETTING_NUMBER, .initial = "0", .min = 0, .max = 2, .group = "Choice of words",
+     .help = "the temperature moves so far up and down, with how sure the model is"},
+    {AT(mirostat), SETTING_INT, .initial = "0", .min = 0, .max = 2, .group = "Choice of words",
+     .help = "1 or 2: aim at a steady surprise, in place of the other filters"},
+    {AT(mirostat_tau), SETTING_NUMBER, .initial = "5", .min = 0, .max = 100, .group = "Choice of words",
+     .help = "the surprise that mirostat aims at, in bits"},
+    {AT(samplers), SETTING_STRING, .initial = ENGINE_SAMPLER_ORDER, .value = "NAMES", .group = "Choice of words",
+     .help = "the steps of the choice, in this order"},
     {AT(seed), SETTING_INT, .initial = "0", .min = 0, .max = 9007199254740992.0, .group = "Choice of words",
      .help = "the same seed gives the same answers; 0: a new one each time"},
 };
@@ -52,6 +72,7 @@ static void on_sigint(int signal) {
 
 struct chat {
     const struct chat_options *options;
+    struct sampler_order order;
     struct engine *engine;
     struct engine_info info;
     struct chat_history history;
@@ -145,6 +166,15 @@ static int submit(struct chat *c, const struct tokens *prompt, struct error *err
     r.sampling.top_k = (int32_t)o->top_k;
     r.sampling.min_p = (float)o->min_p;
     r.sampling.repetition_penalty = (float)o->repetition_penalty;
+    r.sampling.typical_p = (float)o->typical_p;
+    r.sampling.top_n_sigma = (float)o->top_n_sigma;
+    r.sampling.xtc_probability = (float)o->xtc_probability;
+    r.sampling.xtc_threshold = (float)o->xtc_threshold;
+    r.sampling.dry_multiplier = (float)o->dry_multiplier;
+    r.sampling.dynatemp_range = (float)o->dynatemp_range;
+    r.sampling.mirostat = (int32_t)o->mirostat;
+    r.sampling.mirostat_tau = (float)o->mirostat_tau;
+    r.sampling.order = c->order;
     r.sampling.has_seed = o->seed != 0;
     r.sampling.seed = o->seed;
     return engine_submit(c->engine, &r, err);
@@ -360,7 +390,8 @@ static int open_engine(struct chat *c, const struct config *config, struct error
 static int chat(const struct chat_options *o, const struct config *config, struct error *err) {
     struct chat c = {.options = o, .terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO), .dim = colours()};
     struct line_editor *editor = NULL;
-    if (config_check_model(config, err) != 0) {
+    if (engine_sampler_order(o->samplers, strlen(o->samplers), &c.order, err) != 0 ||
+        config_check_model(config, err) != 0) {
         return -1;
     }
     notice(&c, "(loading)");

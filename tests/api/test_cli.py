@@ -384,6 +384,22 @@ def test_chat_in_a_pipe_prints_the_answer_alone():
     assert run(*CHAT, stdin="What is the capital of Italy?").out == first.out
 
 
+def test_chat_chooses_as_it_is_told():
+    def answer(*options):
+        done = run(*CHAT, *options, stdin="Tell me about the sea.\n")
+        assert done.returncode == 0, done.err
+        return done.out
+
+    greedy = answer("--temperature", "0")
+    hot = ("--temperature", "1.5")
+    assert answer(*hot) != greedy
+    for narrow in (("--top-n-sigma", "0.0001"), ("--mirostat", "2", "--mirostat-tau", "0"), ("--typical-p", "0.001", "--top-k", "1")):
+        assert answer(*hot, *narrow) == greedy, narrow
+    assert answer(*hot, "--samplers", "top_k", "--top-k", "1") == greedy
+    assert answer(*hot, "--samplers", "temperature", "--top-k", "1") == answer(*hot, "--top-p", "1")
+    refused(run("chat", MODEL, "--samplers", "warmth"), 2, "samplers")
+
+
 def test_chat_keeps_the_conversation_and_drops_what_has_no_room():
     arguments = ["chat", MODEL, "--seed", "1", "--max-tokens", "8", "--ctx", "128"]
     question = "Please repeat after me: one two three four five six seven eight nine ten\n"
