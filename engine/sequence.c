@@ -201,10 +201,11 @@ static int copy_sampling(struct sequence *s, const struct sampling *from, size_t
     to->allowed_ids = NULL;
     to->logit_bias = copy_of(from->logit_bias, from->n_logit_bias, sizeof *from->logit_bias);
     struct meta_stop *breakers = from->dry_multiplier > 0 ? calloc(from->n_dry_breakers + 1, sizeof *breakers) : NULL;
-    struct token_sequence *words = calloc(from->n_bad_words + 1, sizeof *words);
+    struct token_sequence *words = from->n_bad_words > 0 ? calloc(from->n_bad_words, sizeof *words) : NULL;
     to->dry_breakers = breakers;
     to->bad_words = words;
-    if (!words || (from->n_logit_bias > 0 && !to->logit_bias) || (from->dry_multiplier > 0 && !breakers)) {
+    if ((from->n_bad_words > 0 && !words) || (from->n_logit_bias > 0 && !to->logit_bias) ||
+        (from->dry_multiplier > 0 && !breakers)) {
         return error_memory(err);
     }
     for (size_t i = 0; breakers && i < from->n_dry_breakers; i++) {
