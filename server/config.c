@@ -67,7 +67,8 @@ static const struct setting rows[] = {
              "answer is the same, sooner if the guesses are right; 0: off"},
     {AT(scheduling), SETTING_CHOICE, .initial = "fcfs", .choices = "fcfs priority", .group = "Load",
      .flags = SETTING_ENGINE,
-     .help = "who of one client's requests is next: in order of arrival, or by their field priority, lower first"},
+     .help = "who of one client's requests is next: in order of arrival (a priority other than 0 is refused then), or by "
+             "their field priority, lower first"},
     {AT(priority_ageing), SETTING_SECONDS, .initial = "0", .min = 0, .max = 1000000, .group = "Load",
      .flags = SETTING_ENGINE,
      .help = "time of waiting that is worth one level of priority, so that nobody waits for ever; 0: never"},

@@ -74,6 +74,19 @@ static size_t count_choices(const struct request *r) {
     return (r->params.n_prompts ? r->params.n_prompts : 1) * (size_t)r->params.n;
 }
 
+static int64_t priority_of(const struct request *r) {
+    return r->has_priority ? r->priority : r->params.priority;
+}
+
+/* Who asks to go before others must not be left to believe that it does. */
+static int check_priority(const struct request *r, struct error *err) {
+    return priority_of(r) == 0 || strcmp(r->server->config->scheduling, "priority") == 0
+               ? 0
+               : error_set_param(err, ERROR_INVALID, "priority",
+                                 "priority must be 0 here: this server has the setting scheduling = %s, not priority",
+                                 r->server->config->scheduling);
+}
+
 /* On a worker: the body. */
 static void parse(void *arg) {
     struct request *r = arg;
@@ -91,6 +104,7 @@ static void parse(void *arg) {
     }
     r->prepare_failed =
         params_parse(r->body.data ? r->body.data : "", r->body.len, r->api->where, &limits, &r->params, &r->error) ||
+        check_priority(r, &r->error) ||
         params_encode_bad_words(&r->params, s->text, &r->error) ||
         auth_cache_salt(&r->who, r->params.cache_salt, r->cache_salt, &r->error);
     size_t most = s->config->max_waiting + s->config->max_sequences;
@@ -165,7 +179,7 @@ static int submit_choice(struct request *r, struct choice *c, struct error *err)
     e.repetition_min_size = p->repetition_min_size;
     e.repetition_min_count = p->repetition_min_count;
     e.speculative_tokens = (int32_t)p->speculative_tokens;
-    e.priority = (int32_t)(r->has_priority ? r->priority : p->priority);
+    e.priority = (int32_t)priority_of(r);
     e.tenant = r->who.tenant;
     memcpy(e.cache_salt, r->cache_salt, sizeof e.cache_salt);
     if (c->index % (size_t)p->n != 0) { /* the first answer to the same prompt, submitted before */

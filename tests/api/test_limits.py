@@ -327,7 +327,7 @@ def test_many_deadlines(fake):
 
 
 def test_deadlines_that_make_no_sense(fake):
-    d = fake()
+    d = fake(scheduling="priority")
     for header in ("0", "-1", "nan", "inf", "1e3", "604801", "9" * 40, "1s", "", " ", "0x1"):
         answer = d.post("/v1/completions", body("@say x"), headers={"X-Request-Timeout": header})
         assert answer.status == 400 and answer.error()["param"] == "X-Request-Timeout", header
@@ -341,6 +341,19 @@ def test_deadlines_that_make_no_sense(fake):
         assert answer.status == 400, raw
     for headers in ({"X-Request-Timeout": "604800"}, {"X-Request-Timeout": "5.5"}, {"X-Vllm-Priority": "-2147483648"}):
         assert d.post("/v1/completions", body("@say x", timeout=600000, priority=7), headers=headers).status == 200
+    d.check_identity()
+
+
+def test_a_priority_that_would_change_nothing_is_refused(fake):
+    d = fake()  # first come, first served
+    cases = [({"priority": 7}, {}), ({"priority": -1}, {}), ({}, {"X-Vllm-Priority": "1"}), ({"priority": 0}, {"X-Vllm-Priority": "-7"})]
+    for fields, headers in cases:
+        for stream in (False, True):
+            answer = d.post("/v1/completions", body("@say x", stream=stream, **fields), headers=headers)
+            assert answer.status == 400 and answer.error()["param"] == "priority", (fields, headers)
+            assert "scheduling" in answer.error()["message"]
+    for fields, headers in (({"priority": 0}, {}), ({"priority": None}, {}), ({"priority": 7}, {"X-Vllm-Priority": "0"})):
+        assert d.post("/v1/completions", body("@say x", **fields), headers=headers).status == 200, (fields, headers)
     d.check_identity()
 
 
@@ -483,7 +496,7 @@ PRIORITIES = [
 def test_priority(start):
     one = {"device": "null", "null_step_time": "20ms", "max_sequences": 1}
     assert order_of_answers(start(scheduling="priority", **one), PRIORITIES) == [3, 2, 1, 0, 4]
-    assert order_of_answers(start(scheduling="fcfs", **one), PRIORITIES) == [0, 1, 2, 3, 4]
+    assert order_of_answers(start(scheduling="fcfs", **one), [(None, {}, {})] * 5) == [0, 1, 2, 3, 4]
 
 
 def test_a_key_with_much_to_ask_does_not_keep_others_waiting(start, tmp_path):
