@@ -35,6 +35,11 @@ void scheduler_destroy(struct scheduler *s) {
     *s = (struct scheduler){0};
 }
 
+/* Are K and V of its whole prompt there? */
+static bool has_prompt(const struct sequence *seq) {
+    return seq->state == SEQUENCE_RUNNING && seq->n_computed >= seq->n_prompt;
+}
+
 /* ---- into the queues and out of them ---- */
 
 static void wait(struct scheduler *s, struct sequence *seq) {
@@ -54,16 +59,15 @@ static void run(struct scheduler *s, struct sequence *seq) {
     s->n_running++;
 }
 
-/* Whose prompt is, or will be, computed for this one too: NULL if it must be computed by itself. */
+/* Whose KV of the prompt is, or will be, good for this one too: NULL if it must find or compute it by itself. */
 static struct sequence *usable_parent(const struct sequence *seq, struct sequence *parent) {
-    if (parent && parent->state == SEQUENCE_HELD) {
-        parent = parent->parent; /* which is held by nobody */
+    if (parent && parent->parent) {
+        parent = parent->parent; /* which has none */
     }
-    bool usable = parent && seq->may_hit && !parent->score_only && !parent->preempted &&
-                  sequence_n_generated(parent) == 0 && parent->n_prompt == seq->n_prompt &&
+    bool usable = parent && seq->may_hit && !parent->score_only && parent->n_prompt == seq->n_prompt &&
                   memcmp(parent->tokens, seq->tokens, seq->n_prompt * sizeof *seq->tokens) == 0 &&
                   memcmp(parent->cache_salt, seq->cache_salt, sizeof seq->cache_salt) == 0;
-    return usable ? parent : NULL;
+    return usable && (!parent->preempted || has_prompt(parent)) ? parent : NULL;
 }
 
 void scheduler_add(struct scheduler *s, struct sequence *seq, struct sequence *parent) {
@@ -72,20 +76,38 @@ void scheduler_add(struct scheduler *s, struct sequence *seq, struct sequence *p
     seq->n_charged = seq->n_prompt;
     seq->parent = usable_parent(seq, parent);
     if (seq->parent) {
-        seq->state = SEQUENCE_HELD;
         list_push_back(&seq->parent->children, &seq->node);
+    }
+    if (seq->parent && !has_prompt(seq->parent)) {
+        seq->state = SEQUENCE_HELD;
     } else {
         wait(s, seq);
     }
 }
 
-/* They go on by themselves. */
+/* The parent's prompt is computed: those that could not be forked wait for a place, and share it then. */
 static void release_children(struct scheduler *s, struct sequence *parent) {
-    LIST_FOR_EACH_SAFE(pos, next, &parent->children) {
+    LIST_FOR_EACH(pos, &parent->children) {
         struct sequence *child = LIST_ENTRY(pos, struct sequence, node);
+        if (child->state == SEQUENCE_HELD) {
+            wait(s, child);
+        }
+    }
+}
+
+/* The parent's KV goes: they go on by themselves. */
+static void part_with_children(struct scheduler *s, struct sequence *parent) {
+    release_children(s, parent);
+    LIST_FOR_EACH_SAFE(pos, next, &parent->children) {
         list_remove(pos);
+        LIST_ENTRY(pos, struct sequence, node)->parent = NULL;
+    }
+}
+
+static void part_with_parent(struct sequence *child) {
+    if (child->parent) {
+        list_remove(&child->node);
         child->parent = NULL;
-        wait(s, child);
     }
 }
 
@@ -101,7 +123,6 @@ static void stop_running(struct scheduler *s, struct sequence *seq) {
 void scheduler_remove(struct scheduler *s, struct sequence *seq) {
     switch (seq->state) {
     case SEQUENCE_HELD:
-        list_remove(&seq->node);
         s->n_waiting--;
         break;
     case SEQUENCE_WAITING:
@@ -114,7 +135,8 @@ void scheduler_remove(struct scheduler *s, struct sequence *seq) {
     case SEQUENCE_FINISHED:
         return;
     }
-    release_children(s, seq);
+    part_with_parent(seq);
+    part_with_children(s, seq);
     wait_queue_leave(&s->waiting, seq);
     seq->state = SEQUENCE_FINISHED;
 }
@@ -122,7 +144,7 @@ void scheduler_remove(struct scheduler *s, struct sequence *seq) {
 static void preempt(struct scheduler *s, struct sequence *seq) {
     assert(seq->n_scheduled == 0);
     stop_running(s, seq);
-    release_children(s, seq);
+    part_with_children(s, seq);
     seq->preempted = true;
     wait(s, seq);
     s->n_waiting++;
@@ -148,6 +170,11 @@ static bool take_or_preempt(struct scheduler *s, struct sequence *seq, int32_t *
     return true;
 }
 
+static void copy_block(struct scheduler *s, int32_t from, int32_t to) {
+    s->copy_from[s->n_copies] = from;
+    s->copy_to[s->n_copies++] = to;
+}
+
 /* Make sure that seq has blocks of its own for its tokens from n_computed to n_tokens; false if it was preempted. */
 static bool grow(struct scheduler *s, struct sequence *seq, size_t n_tokens) {
     size_t need = kv_cache_blocks_for(s->kv, n_tokens), next = seq->n_computed / s->kv->block_size;
@@ -162,8 +189,7 @@ static bool grow(struct scheduler *s, struct sequence *seq, size_t n_tokens) {
         if (!take_or_preempt(s, seq, &copy, 1)) {
             return false;
         }
-        s->copy_from[s->n_copies] = shared;
-        s->copy_to[s->n_copies++] = copy;
+        copy_block(s, shared, copy);
         seq->blocks[next] = copy;
         kv_cache_release(s->kv, &shared, 1);
     }
@@ -237,12 +263,55 @@ static size_t find_prefix(const struct scheduler *s, struct sequence *seq, size_
     return n;
 }
 
+/* The first n blocks of the parent, and what is known of them. */
+static void share_blocks(struct scheduler *s, struct sequence *child, const struct sequence *parent, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        child->blocks[i] = parent->blocks[i];
+        kv_cache_share(s->kv, child->blocks[i]);
+    }
+    if (parent->keys && child->keys) {
+        size_t full = child->n_prompt / s->kv->block_size; /* beyond, the parent's keys are of its own answer */
+        child->n_keys = parent->n_keys < full ? parent->n_keys : full;
+        memcpy(child->keys, parent->keys, (1 + child->n_keys) * sizeof *child->keys);
+        child->n_published = parent->n_published < n ? parent->n_published : n;
+    }
+}
+
+/* One token more than there are: else the first decode would at once preempt somebody, perhaps itself. */
+static size_t blocks_soon(const struct scheduler *s, const struct sequence *seq) {
+    return kv_cache_blocks_for(s->kv, seq->n_tokens < seq->max_total ? seq->n_tokens + 1 : seq->n_tokens);
+}
+
+/*
+ * The same from a parent that runs: all blocks of the prompt but the one with its last token, which is computed once
+ * more for its logits, into a copy.
+ */
+static bool share_parents_blocks(struct scheduler *s, struct sequence *seq) {
+    const struct sequence *parent = seq->parent;
+    size_t size = s->kv->block_size, last = (seq->n_prompt - 1) / size;
+    if (blocks_soon(s, seq) - last > s->kv->n_free) {
+        return false;
+    }
+    share_blocks(s, seq, parent, last);
+    bool taken = kv_cache_take(s->kv, seq->blocks + last, 1);
+    assert(taken);
+    (void)taken;
+    seq->n_blocks = last + 1;
+    seq->n_computed = seq->n_prompt - 1;
+    if (seq->n_computed % size != 0) {
+        copy_block(s, parent->blocks[last], seq->blocks[last]);
+    }
+    s->forks++;
+    return true;
+}
+
 /* Give a waiting sequence the blocks of all its tokens, found or fresh; false, and nothing changed, if too few are free. */
 static bool take_blocks(struct scheduler *s, struct sequence *seq) {
+    if (seq->parent) {
+        return share_parents_blocks(s, seq);
+    }
     size_t n_idle, n_found = find_prefix(s, seq, &n_idle), need = kv_cache_blocks_for(s->kv, seq->n_tokens);
-    /* One token more: else its first decode would at once preempt somebody, perhaps itself. */
-    size_t soon = kv_cache_blocks_for(s->kv, seq->n_tokens < seq->max_total ? seq->n_tokens + 1 : seq->n_tokens);
-    if (soon - n_found + n_idle > s->kv->n_free) {
+    if (blocks_soon(s, seq) - n_found + n_idle > s->kv->n_free) {
         return false;
     }
     for (size_t i = 0; i < n_found; i++) {
@@ -277,6 +346,7 @@ static void admit(struct scheduler *s) {
             count_prompt(s, seq, seq->n_computed);
         }
         wait_queue_remove(&s->waiting, seq);
+        part_with_parent(seq);
         run(s, seq);
         size_t left = left_to_compute(seq), room = s->max_batched_tokens - s->rows;
         put(s, seq, left < room ? left : room);
@@ -356,19 +426,10 @@ struct sequence *scheduler_fork(struct scheduler *s, struct sequence *parent) {
         return NULL;
     }
     struct sequence *child = LIST_ENTRY(parent->children.next, struct sequence, node);
-    list_remove(&child->node);
-    child->parent = NULL;
-    child->n_blocks = kv_cache_blocks_for(s->kv, parent->n_prompt);
-    child->n_computed = parent->n_prompt;
-    for (size_t i = 0; i < child->n_blocks; i++) {
-        child->blocks[i] = parent->blocks[i];
-        kv_cache_share(s->kv, child->blocks[i]);
-    }
-    if (parent->keys && child->keys) {
-        memcpy(child->keys, parent->keys, (1 + parent->n_keys) * sizeof *child->keys);
-        child->n_keys = parent->n_keys;
-        child->n_published = parent->n_published;
-    }
+    part_with_parent(child);
+    child->n_blocks = kv_cache_blocks_for(s->kv, child->n_prompt);
+    child->n_computed = child->n_prompt;
+    share_blocks(s, child, parent, child->n_blocks);
     count_prompt(s, child, child->n_prompt);
     run(s, child);
     s->n_forked++;

@@ -25,8 +25,9 @@
  * Forks. A sequence with a parent is HELD until the parent's prompt is computed. Then it becomes RUNNING with the parent's
  * blocks, all shared, and its first token comes from the same row of logits. Who writes next into the last, partly
  * filled block, parent or child, while it is shared, gets a copy of its own (copy on write; the last user needs none).
- * Is there no place or memory just then, or is the parent preempted or gone, the child waits like any other, and finds
- * the full blocks of its prompt in the prefix cache.
+ * Is there no place or memory just then, or did the child come later, it waits like any other; if the parent still runs when
+ * its turn comes, it shares the blocks all the same, and computes the prompt's last token once more, for its logits. Is
+ * the parent preempted or gone, the child goes on by itself, and finds the full blocks of its prompt in the prefix cache.
  */
 #ifndef INFERD_SCHEDULER_H
 #define INFERD_SCHEDULER_H

@@ -57,8 +57,8 @@ struct sequence {
 
     /* A child (scheduler.h: forks) and those who wait for this one's prompt. */
     uint64_t parent_id;      /* 0 = none */
-    struct sequence *parent; /* while HELD */
-    struct list children;
+    struct sequence *parent; /* while it did not run yet, and the parent has or will have the prompt's KV */
+    struct list children;    /* those who have this one as parent, by node */
 
     int32_t *tokens; /* [max_total], owned */
     size_t n_prompt, n_tokens, max_total;

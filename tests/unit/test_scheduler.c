@@ -461,6 +461,8 @@ Test(scheduler, a_preempted_one_finds_its_own_blocks) {
         step(&r);
     }
     cr_assert(b->state == SEQUENCE_WAITING && b->n_computed == 0);
+    const struct sequence *child = add_text(&r, 2, 40, 41, b);
+    cr_assert(child->state == SEQUENCE_WAITING && !child->parent, "nobody waits for one that lost its KV");
     while (a->state != SEQUENCE_FINISHED && step(&r) == 0) {
     }
     scheduler_schedule(&r.s);
@@ -497,11 +499,38 @@ Test(scheduler, children_share_the_prompt_and_copy_when_they_write) {
     drop(&r, c);
     step(&r);
     step(&r);
-    cr_assert_eq(e->n_cached, 16, "by the prefix cache");
+    cr_assert_eq(e->n_cached, 16, "its parent is gone: by the prefix cache");
     while (scheduler_any(&r.s)) {
         step(&r);
     }
     rig_close(&r);
+}
+
+Test(scheduler, late_children_share_what_runs) {
+    for (uint64_t text = 0; text < 2; text++) { /* without and with the prefix cache */
+        for (size_t prompt = 1; prompt < 26; prompt++) {
+            struct rig r;
+            rig_open(&r, 100, 8, 4, 64);
+            struct sequence *p = add_text(&r, text, prompt, 60, NULL);
+            for (size_t i = 0; i < prompt; i++) {
+                step(&r);
+            }
+            size_t used = kv_cache_used(&r.kv);
+            struct sequence *c = add_text(&r, text, prompt, 60, p), *d = add_text(&r, text, prompt, 60, c);
+            cr_assert(c->state == SEQUENCE_WAITING && d->parent == p);
+            scheduler_schedule(&r.s);
+            cr_assert(c->n_computed == prompt - 1 && c->n_scheduled == 1 && d->n_computed == prompt - 1);
+            cr_assert_leq(kv_cache_used(&r.kv), used + 3, "all but the last block is shared, and p may grow");
+            cr_assert_eq(r.s.n_copies, prompt % 8 == 1 ? 0 : 2, "nothing is copied that is not used");
+            cr_assert_eq(c->n_cached, text ? prompt - 1 : 0);
+            finish_step(&r);
+            cr_assert_eq(r.s.forks, 2);
+            while (scheduler_any(&r.s)) {
+                step(&r);
+            }
+            rig_close(&r);
+        }
+    }
 }
 
 Test(scheduler, no_fork_without_a_block_to_go_on_with) {
