@@ -53,7 +53,7 @@ int speculation_init(struct speculation *s, size_t max, size_t max_tokens, struc
     }
     for (size_t n = 1; n <= SPECULATION_LONGEST; n++) {
         /* the more that agrees, the more it is believed */
-        made.trust[n] = (struct speculation_trust){.right = 0.2 + 0.2 * (double)n, .backoff = FIRST_PAUSE};
+        made.trust[n] = (struct speculation_trust){.right = 0.15 + 0.15 * (double)n, .backoff = FIRST_PAUSE};
     }
     *s = made;
     return 0;
