@@ -433,3 +433,40 @@ Test(params, header_priority) {
         cr_expect(rc == (rows[i].good ? 0 : -1) && v == (rows[i].good ? rows[i].value : 77), "'%s'", rows[i].text);
     }
 }
+
+Test(params, sampling_with_shapes_of_their_own) {
+    struct request_params p;
+    struct error err;
+    struct sampling s;
+    static const struct sampler_order order = {2, {SAMPLER_TOP_K, SAMPLER_TEMPERATURE}};
+    struct params_limits with_order = limits;
+    with_order.samplers = &order;
+    cr_assert_eq(parse(IN_CHAT, "\"typical_p\":0.5,\"top_n_sigma\":-1,\"mirostat\":2,\"dry_multiplier\":1,\"repeat_penalty\":1.5,"
+                                "\"dry_sequence_breakers\":[\"xy\"],\"samplers\":[\"xtc\",\"typ_p\"],\"allowed_token_ids\":[7,3],"
+                                "\"repetition_detection\":{\"max_pattern_size\":9,\"min_count\":4}",
+                       &p, &err),
+                 0, "%s", err.message);
+    params_sampling(&p, IN_CHAT, &s);
+    cr_assert(s.typical_p == 0.5f && s.top_n_sigma == 0 && s.mirostat == 2 && s.dry_multiplier == 1 && s.repetition_penalty == 1.5f);
+    cr_assert(s.n_dry_breakers == 1 && s.dry_breakers[0].len == 2 && memcmp(s.dry_breakers[0].bytes, "xy", 2) == 0);
+    cr_assert(s.order.n == 2 && s.order.stages[0] == SAMPLER_XTC && s.order.stages[1] == SAMPLER_TYPICAL_P);
+    cr_assert(s.n_allowed_ids == 2 && s.allowed_ids[0] == 7 && s.allowed_ids[1] == 3);
+    cr_assert(p.repetition_max_size == 9 && p.repetition_min_size == 1 && p.repetition_min_count == 4);
+    params_drop_input(&p); /* what is needed until the submit stays */
+    params_sampling(&p, IN_CHAT, &s);
+    cr_assert(memcmp(s.dry_breakers[0].bytes, "xy", 2) == 0);
+    params_free(&p);
+
+    cr_assert_eq(parse_with(&with_order, IN_CHAT, "", &p, &err), 0);
+    params_sampling(&p, IN_CHAT, &s);
+    cr_assert(s.order.n == 2 && s.order.stages[0] == SAMPLER_TOP_K, "the server's order");
+    cr_assert(s.typical_p == 1 && s.n_dry_breakers == 4 && !s.allowed_ids && s.n_bad_words == 0);
+    params_free(&p);
+    cr_assert_eq(parse_with(&with_order, IN_CHAT, "\"samplers\":\"min_p\"", &p, &err), 0);
+    params_sampling(&p, IN_CHAT, &s);
+    cr_assert(s.order.n == 1 && s.order.stages[0] == SAMPLER_MIN_P, "the request's own");
+    params_free(&p);
+    expect_refused(IN_CHAT, "\"repetition_detection\":{\"max_pattern_size\":9}", ERROR_INVALID, "repetition_detection.min_count");
+    expect_refused(IN_CHAT, "\"samplers\":[\"top_k;top_p\"]", ERROR_INVALID, "samplers");
+    expect_good(IN_CHAT, "\"bad_words\":[],\"dry_sequence_breakers\":[],\"samplers\":[],\"typical_p\":null");
+}
