@@ -6,9 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static field_fn parse_model, parse_messages, parse_prompt, parse_tokens, parse_seed, parse_n, parse_stop,
-    parse_stop_ids, parse_logit_bias, parse_stream_options, parse_response_format, parse_tools, parse_documents,
-    parse_tool_choice, parse_modalities, parse_template_kwargs, parse_request_id, parse_only_true, parse_cache_salt;
+static field_fn parse_model, parse_prompt, parse_tokens, parse_seed, parse_n, parse_stream_options, parse_request_id,
+    parse_only_true, parse_cache_salt;
 
 #define GENERATE (IN_CHAT | IN_COMPLETIONS)
 #define RENDER (IN_CHAT | IN_TOKENIZE)
@@ -20,8 +19,8 @@ static field_fn parse_model, parse_messages, parse_prompt, parse_tokens, parse_s
 static const struct field fields[] = {
     {"model", GENERATE, CUSTOM, .parse = parse_model, .required = true},
     {"model", IN_TOKENIZE | IN_DETOKENIZE, CUSTOM, .parse = parse_model},
-    {"messages", IN_CHAT, CUSTOM, .parse = parse_messages, .required = true},
-    {"messages", IN_TOKENIZE, CUSTOM, .parse = parse_messages},
+    {"messages", IN_CHAT, CUSTOM, .parse = params_messages, .required = true},
+    {"messages", IN_TOKENIZE, CUSTOM, .parse = params_messages},
     {"prompt", IN_COMPLETIONS, CUSTOM, .parse = parse_prompt, .required = true},
     {"prompt", IN_TOKENIZE, CUSTOM, .parse = parse_prompt},
     {"tokens", IN_DETOKENIZE, CUSTOM, .parse = parse_tokens, .required = true},
@@ -60,9 +59,9 @@ static const struct field fields[] = {
     {"allowed_token_ids", GENERATE, CUSTOM, .parse = params_allowed_ids},
     {"repetition_detection", GENERATE, CUSTOM, .parse = params_repetition},
     {"seed", GENERATE, CUSTOM, .parse = parse_seed},
-    {"stop", GENERATE, CUSTOM, .parse = parse_stop},
-    {"stop_token_ids", GENERATE, CUSTOM, .parse = parse_stop_ids},
-    {"logit_bias", GENERATE, CUSTOM, .parse = parse_logit_bias},
+    {"stop", GENERATE, CUSTOM, .parse = params_stop},
+    {"stop_token_ids", GENERATE, CUSTOM, .parse = params_stop_ids},
+    {"logit_bias", GENERATE, CUSTOM, .parse = params_logit_bias},
     {"include_stop_str_in_output", GENERATE, BOOLEAN, AT(include_stop)},
     {"ignore_eos", GENERATE, BOOLEAN, AT(ignore_eos)},
     {"skip_special_tokens", GENERATE, BOOLEAN, AT(skip_special_tokens)},
@@ -70,7 +69,7 @@ static const struct field fields[] = {
     {"add_special_tokens", GENERATE | IN_TOKENIZE, BOOLEAN, AT(add_special_tokens)},
     {"add_generation_prompt", RENDER, BOOLEAN, AT(add_generation_prompt)},
     {"continue_final_message", RENDER, BOOLEAN, AT(continue_final_message)},
-    {"chat_template_kwargs", RENDER, CUSTOM, .parse = parse_template_kwargs},
+    {"chat_template_kwargs", RENDER, CUSTOM, .parse = params_template_kwargs},
 
     {"stream", GENERATE, BOOLEAN, AT(stream)},
     {"stream_options", GENERATE, CUSTOM, .parse = parse_stream_options},
@@ -86,11 +85,11 @@ static const struct field fields[] = {
     {"timeout", GENERATE, ABOVE, AT(timeout), 0, PARAMS_MAX_TIMEOUT},
     {"cache_salt", GENERATE, CUSTOM, .parse = parse_cache_salt},
 
-    {"response_format", GENERATE, CUSTOM, .parse = parse_response_format},
-    {"tools", RENDER, CUSTOM, .parse = parse_tools},
-    {"documents", RENDER, CUSTOM, .parse = parse_documents},
-    {"tool_choice", IN_CHAT, CUSTOM, .parse = parse_tool_choice},
-    {"modalities", IN_CHAT, CUSTOM, .parse = parse_modalities},
+    {"response_format", GENERATE, CUSTOM, .parse = params_response_format},
+    {"tools", RENDER, CUSTOM, .parse = params_tools},
+    {"documents", RENDER, CUSTOM, .parse = params_documents},
+    {"tool_choice", IN_CHAT, CUSTOM, .parse = params_tool_choice},
+    {"modalities", IN_CHAT, CUSTOM, .parse = params_modalities},
 
     {"user", GENERATE, NO_EFFECT},
     {"metadata", GENERATE, NO_EFFECT},
@@ -158,7 +157,7 @@ int params_bad(struct error *err, const char *param, const char *reason) {
     return error_set_param(err, ERROR_INVALID, param, "%s %s", param, reason);
 }
 
-static int unsupported(struct error *err, const char *param) {
+int params_unsupported(struct error *err, const char *param) {
     return error_set_param(err, ERROR_UNSUPPORTED, param, "%s is not supported by this server", param);
 }
 
@@ -237,7 +236,7 @@ static int parse_field(struct parse *ps, const struct field *f, const cJSON *val
     case CUSTOM:
         return f->parse(ps, f, value, err);
     case UNSUPPORTED:
-        return cJSON_IsFalse(value) ? 0 : unsupported(err, f->name);
+        return cJSON_IsFalse(value) ? 0 : params_unsupported(err, f->name);
     case NO_EFFECT:
         break;
     }
@@ -309,37 +308,7 @@ static int parse_only_true(struct parse *ps, const struct field *f, const cJSON 
     if (!cJSON_IsBool(value)) {
         return params_bad(err, f->name, "must be true or false");
     }
-    return cJSON_IsTrue(value) ? 0 : unsupported(err, f->name);
-}
-
-static int add_stop(struct request_params *p, const cJSON *s, struct error *err) {
-    if (!cJSON_IsString(s) || !s->valuestring[0]) {
-        return params_bad(err, "stop", "must be a string or a list of strings, none of them empty");
-    }
-    size_t len = strlen(s->valuestring);
-    if (len > ENGINE_MAX_STOP_LEN) {
-        return error_set_param(err, ERROR_INVALID, "stop", "stop must have strings of at most %d bytes",
-                               ENGINE_MAX_STOP_LEN);
-    }
-    if (p->n_stop == PARAMS_MAX_STOP) {
-        return error_set_param(err, ERROR_INVALID, "stop", "stop must have at most %d strings", PARAMS_MAX_STOP);
-    }
-    p->stop[p->n_stop++] = (struct meta_stop){s->valuestring, len};
-    return 0;
-}
-
-static int parse_stop(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
-    (void)f;
-    if (!cJSON_IsArray(value)) {
-        return add_stop(ps->p, value, err);
-    }
-    const cJSON *s;
-    cJSON_ArrayForEach(s, value) {
-        if (add_stop(ps->p, s, err)) {
-            return -1;
-        }
-    }
-    return 0;
+    return cJSON_IsTrue(value) ? 0 : params_unsupported(err, f->name);
 }
 
 /* A token id from a number in an array. */
@@ -376,72 +345,11 @@ int params_id_array(const struct parse *ps, const char *name, const cJSON *array
     return 0;
 }
 
-static int parse_stop_ids(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
-    int32_t *ids = NULL;
-    size_t n = 0;
-    if (!cJSON_IsArray(value)) {
-        return params_bad(err, f->name, "must be a list of token ids");
-    }
-    if (params_id_array(ps, f->name, value, &ids, &n, err)) {
-        return -1;
-    }
-    if (n > ENGINE_MAX_STOP_IDS) {
-        free(ids);
-        return error_set_param(err, ERROR_INVALID, f->name, "%s must have at most %d ids", f->name,
-                               ENGINE_MAX_STOP_IDS);
-    }
-    if (n) {
-        memcpy(ps->p->stop_ids, ids, n * sizeof *ids);
-    }
-    ps->p->n_stop_ids = n;
-    free(ids);
-    return 0;
-}
-
 static int parse_tokens(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
     if (!cJSON_IsArray(value)) {
         return params_bad(err, f->name, "must be a list of token ids");
     }
     return params_id_array(ps, f->name, value, &ps->p->tokens, &ps->p->n_tokens, err);
-}
-
-static int bias_entry(const struct parse *ps, const cJSON *v, struct logit_bias *out, struct error *err) {
-    int64_t id;
-    if (!json_raw_int(v->string, strlen(v->string), &id) || id < 0 || (uint64_t)id >= ps->limits->vocab_size) {
-        return error_set_param(err, ERROR_INVALID, "logit_bias",
-                               "logit_bias must have token ids from 0 to %zu as names", ps->limits->vocab_size - 1);
-    }
-    if (!cJSON_IsNumber(v) || !(v->valuedouble >= -100 && v->valuedouble <= 100)) {
-        return params_bad(err, "logit_bias", "must have numbers from -100 to 100 as values");
-    }
-    *out = (struct logit_bias){(int32_t)id, (float)v->valuedouble};
-    return 0;
-}
-
-static int parse_logit_bias(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
-    size_t n = cJSON_IsObject(value) ? (size_t)cJSON_GetArraySize(value) : 0;
-    if (!cJSON_IsObject(value)) {
-        return params_bad(err, f->name, "must be an object");
-    }
-    if (n > ENGINE_MAX_LOGIT_BIAS) {
-        return error_set_param(err, ERROR_INVALID, f->name, "logit_bias must have at most %d tokens",
-                               ENGINE_MAX_LOGIT_BIAS);
-    }
-    if (n == 0) {
-        return 0;
-    }
-    ps->p->logit_bias = calloc(n, sizeof *ps->p->logit_bias);
-    if (!ps->p->logit_bias) {
-        return error_memory(err);
-    }
-    const cJSON *v;
-    cJSON_ArrayForEach(v, value) {
-        if (bias_entry(ps, v, &ps->p->logit_bias[ps->p->n_logit_bias], err)) {
-            return -1;
-        }
-        ps->p->n_logit_bias++;
-    }
-    return 0;
 }
 
 /* ---- objects with options of their own ----------------------------------------------------------------------- */
@@ -465,169 +373,17 @@ static int parse_stream_options(struct parse *ps, const struct field *f, const c
             ps->p->include_usage = cJSON_IsTrue(v);
         } else if (strcmp(v->string, "continuous_usage_stats") == 0) {
             if (!cJSON_IsFalse(v) && !cJSON_IsNull(v)) {
-                return unsupported(err, "stream_options.continuous_usage_stats");
+                return params_unsupported(err, "stream_options.continuous_usage_stats");
             }
         } else if (strcmp(v->string, "include_obfuscation") == 0) {
             if (cJSON_IsTrue(v)) {
-                return unsupported(err, "stream_options.include_obfuscation");
+                return params_unsupported(err, "stream_options.include_obfuscation");
             }
         } else if (params_unknown_field(ps, f->name, err)) {
             return -1;
         }
     }
     return 0;
-}
-
-static int parse_response_format(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
-    (void)ps;
-    const cJSON *type = cJSON_IsObject(value) ? cJSON_GetObjectItemCaseSensitive(value, "type") : NULL;
-    if (!cJSON_IsObject(value)) {
-        return params_bad(err, f->name, "must be an object");
-    }
-    if (!cJSON_IsString(type)) {
-        return params_bad(err, "response_format.type", "must be a string");
-    }
-    if (strcmp(type->valuestring, "text") == 0) {
-        return 0;
-    }
-    if (strcmp(type->valuestring, "json_object") == 0 || strcmp(type->valuestring, "json_schema") == 0) {
-        return error_set_param(err, ERROR_UNSUPPORTED, "response_format.type",
-                               "response_format.type must be text: structured output is not supported by this server");
-    }
-    return params_bad(err, "response_format.type", "must be text, json_object or json_schema");
-}
-
-/* The raw text of a field that the template gets as it stands. */
-static int keep_raw(const struct parse *ps, const struct field *f, const char **raw, size_t *len, struct error *err) {
-    return json_member(ps->body, ps->len, f->name, raw, len)
-               ? 0
-               : error_set(err, ERROR_INTERNAL, "The field %s could not be read", f->name);
-}
-
-/* {"type": "function", "function": {"name": …}} */
-static int check_tool(const cJSON *tool, size_t index, struct error *err) {
-    char param[64];
-    const cJSON *type = cJSON_IsObject(tool) ? cJSON_GetObjectItemCaseSensitive(tool, "type") : NULL;
-    snprintf(param, sizeof param, "tools[%zu]", index);
-    if (!cJSON_IsObject(tool)) {
-        return params_bad(err, param, "must be an object");
-    }
-    snprintf(param, sizeof param, "tools[%zu].type", index);
-    if (!cJSON_IsString(type)) {
-        return params_bad(err, param, "must be a string");
-    }
-    if (strcmp(type->valuestring, "function") != 0) {
-        return unsupported(err, param);
-    }
-    const cJSON *function = cJSON_GetObjectItemCaseSensitive(tool, "function");
-    const cJSON *name = cJSON_IsObject(function) ? cJSON_GetObjectItemCaseSensitive(function, "name") : NULL;
-    snprintf(param, sizeof param, "tools[%zu].function.name", index);
-    if (!cJSON_IsString(name) || !name->valuestring[0]) {
-        return params_bad(err, param, "must be a string that is not empty");
-    }
-    const cJSON *parameters = cJSON_GetObjectItemCaseSensitive(function, "parameters");
-    snprintf(param, sizeof param, "tools[%zu].function.parameters", index);
-    return !parameters || cJSON_IsNull(parameters) || cJSON_IsObject(parameters) ? 0
-                                                                                 : params_bad(err, param, "must be an object");
-}
-
-/* Tools reach the template. What the model makes of them comes as text: there is no parser for calls. */
-static int parse_tools(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
-    if (!cJSON_IsArray(value) || !value->child) {
-        return params_bad(err, f->name, "must be a list that is not empty");
-    }
-    size_t i = 0;
-    const cJSON *tool;
-    cJSON_ArrayForEach(tool, value) {
-        if (check_tool(tool, i++, err)) {
-            return -1;
-        }
-    }
-    return keep_raw(ps, f, &ps->p->tools, &ps->p->tools_len, err);
-}
-
-static int parse_documents(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
-    if (!cJSON_IsArray(value)) {
-        return params_bad(err, f->name, "must be a list");
-    }
-    const cJSON *document;
-    cJSON_ArrayForEach(document, value) {
-        if (!cJSON_IsObject(document)) {
-            return params_bad(err, f->name, "must be a list of objects");
-        }
-    }
-    return keep_raw(ps, f, &ps->p->documents, &ps->p->documents_len, err);
-}
-
-/* "auto" leaves the model free, and "none" is heeded by leaving the tools out; a forced call needs a grammar. */
-static int parse_tool_choice(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
-    if (cJSON_IsString(value)) {
-        const char *s = value->valuestring;
-        ps->p->tools_hidden = strcmp(s, "none") == 0;
-        if (ps->p->tools_hidden || strcmp(s, "auto") == 0) {
-            return 0;
-        }
-        return strcmp(s, "required") == 0 ? unsupported(err, f->name)
-                                          : params_bad(err, f->name, "must be none, auto, required or a function");
-    }
-    return cJSON_IsObject(value) ? unsupported(err, f->name) : params_bad(err, f->name, "must be a string or an object");
-}
-
-static int parse_modalities(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
-    (void)ps;
-    if (!cJSON_IsArray(value)) {
-        return params_bad(err, f->name, "must be a list");
-    }
-    const cJSON *v;
-    cJSON_ArrayForEach(v, value) {
-        if (!cJSON_IsString(v) || strcmp(v->valuestring, "text") != 0) {
-            return unsupported(err, f->name);
-        }
-    }
-    return 0;
-}
-
-/*
- * Further variables of the template: values of any kind, whose bytes count as the client's like those of a message. The
- * names of what the server itself hands over stay its own, and a template is not a value.
- */
-static int parse_template_kwargs(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
-    static const char *const own[] = {
-        "messages",
-        "tools",
-        "documents",
-        "add_generation_prompt",
-        "continue_final_message",
-        "bos_token",
-        "eos_token",
-        "chat_template",
-        "tokenize",
-        "raise_exception",
-        "strftime_now",
-        "namespace",
-        "range",
-        "dict",
-        "loop",
-        "caller",
-        "varargs",
-        "kwargs",
-        "self",
-        "cycler",
-        "joiner",
-        "lipsum",
-    };
-    if (!cJSON_IsObject(value)) {
-        return params_bad(err, f->name, "must be an object");
-    }
-    const cJSON *v;
-    cJSON_ArrayForEach(v, value) {
-        for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) {
-            if (strcmp(v->string, own[i]) == 0) {
-                return error_set_param(err, ERROR_UNSUPPORTED, f->name, "chat_template_kwargs cannot set %s", own[i]);
-            }
-        }
-    }
-    return keep_raw(ps, f, &ps->p->template_kwargs, &ps->p->template_kwargs_len, err);
 }
 
 /* ---- prompts and messages ------------------------------------------------------------------------------------ */
@@ -672,81 +428,6 @@ static int parse_prompt(struct parse *ps, const struct field *f, const cJSON *va
         }
     }
     return 0;
-}
-
-static int check_content_part(const cJSON *part, size_t message, size_t index, struct error *err) {
-    char param[64];
-    const cJSON *type = cJSON_IsObject(part) ? cJSON_GetObjectItemCaseSensitive(part, "type") : NULL;
-    snprintf(param, sizeof param, "messages[%zu].content[%zu].type", message, index);
-    if (!cJSON_IsString(type)) {
-        return params_bad(err, param, "must be a string");
-    }
-    if (strcmp(type->valuestring, "text") != 0) {
-        return error_set_param(err, ERROR_UNSUPPORTED, param, "%s must be text: media are not supported by this server",
-                               param);
-    }
-    snprintf(param, sizeof param, "messages[%zu].content[%zu].text", message, index);
-    return cJSON_IsString(cJSON_GetObjectItemCaseSensitive(part, "text")) ? 0 : params_bad(err, param, "must be a string");
-}
-
-static int check_content(const cJSON *content, size_t message, bool may_lack, struct error *err) {
-    char param[64];
-    snprintf(param, sizeof param, "messages[%zu].content", message);
-    if (cJSON_IsString(content) || (may_lack && (!content || cJSON_IsNull(content)))) {
-        return 0;
-    }
-    if (!cJSON_IsArray(content)) {
-        return params_bad(err, param, "must be a string or a list of text parts");
-    }
-    size_t i = 0;
-    const cJSON *part;
-    cJSON_ArrayForEach(part, content) {
-        if (check_content_part(part, message, i++, err)) {
-            return -1;
-        }
-    }
-    return 0;
-}
-
-static int check_message(const cJSON *message, size_t index, struct error *err) {
-    static const char *const roles[] = {"system", "developer", "user", "assistant", "tool"};
-    char param[64];
-    if (!cJSON_IsObject(message)) {
-        snprintf(param, sizeof param, "messages[%zu]", index);
-        return params_bad(err, param, "must be an object");
-    }
-    snprintf(param, sizeof param, "messages[%zu].role", index);
-    const cJSON *role = cJSON_GetObjectItemCaseSensitive(message, "role");
-    bool known = false;
-    for (size_t i = 0; cJSON_IsString(role) && i < sizeof roles / sizeof roles[0]; i++) {
-        known = known || strcmp(role->valuestring, roles[i]) == 0;
-    }
-    if (!known) {
-        return params_bad(err, param, "must be system, developer, user, assistant or tool");
-    }
-    const cJSON *calls = cJSON_GetObjectItemCaseSensitive(message, "tool_calls");
-    if (calls && !cJSON_IsNull(calls) && !cJSON_IsArray(calls)) {
-        snprintf(param, sizeof param, "messages[%zu].tool_calls", index);
-        return params_bad(err, param, "must be a list");
-    }
-    bool may_lack = cJSON_IsArray(calls) && strcmp(role->valuestring, "assistant") == 0;
-    return check_content(cJSON_GetObjectItemCaseSensitive(message, "content"), index, may_lack, err);
-}
-
-static int parse_messages(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
-    if (!cJSON_IsArray(value) || !value->child) {
-        return params_bad(err, f->name, "must be a list that is not empty");
-    }
-    size_t i = 0;
-    const cJSON *message;
-    cJSON_ArrayForEach(message, value) {
-        if (check_message(message, i++, err)) {
-            return -1;
-        }
-    }
-    return json_member(ps->body, ps->len, f->name, &ps->p->messages, &ps->p->messages_len)
-               ? 0
-               : error_set(err, ERROR_INTERNAL, "The messages could not be read");
 }
 
 /* ---- the whole body ------------------------------------------------------------------------------------------ */

@@ -1,4 +1,4 @@
-/* What the two halves of the request table share: params.c and params_sampling.c. */
+/* What the parts of the request table share: params.c, params_chat.c, params_sampling.c. */
 #ifndef INFERD_PARAMS_INTERNAL_H
 #define INFERD_PARAMS_INTERNAL_H
 
@@ -44,6 +44,7 @@ struct field {
 
 /* "PARAM REASON" */
 int params_bad(struct error *err, const char *param, const char *reason);
+int params_unsupported(struct error *err, const char *param);
 
 /* An array of ids. *ids is owned by the caller, NULL when there are none. */
 int params_id_array(const struct parse *ps, const char *name, const cJSON *array, int32_t **ids, size_t *n,
@@ -52,7 +53,11 @@ int params_id_array(const struct parse *ps, const char *name, const cJSON *array
 /* A field of an object that is unknown: refused in strict mode. */
 int params_unknown_field(const struct parse *ps, const char *in, struct error *err);
 
-/* Fields of sampling with a shape of their own. */
-field_fn params_samplers, params_dry_breakers, params_bad_words, params_allowed_ids, params_repetition;
+/* params_chat.c */
+field_fn params_messages, params_tools, params_documents, params_template_kwargs, params_response_format,
+    params_tool_choice, params_modalities;
+/* params_sampling.c */
+field_fn params_stop, params_stop_ids, params_logit_bias, params_samplers, params_dry_breakers, params_bad_words,
+    params_allowed_ids, params_repetition;
 
 #endif

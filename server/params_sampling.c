@@ -1,10 +1,102 @@
-/* The fields of a request that tell how tokens are chosen and have a shape of their own. */
+/* The fields of a request that tell how tokens are chosen and have a shape of their own, and where it ends. */
 #include "params_internal.h"
 
+#include <inferd/json.h>
 #include <inferd/text.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+static int add_stop(struct request_params *p, const cJSON *s, struct error *err) {
+    if (!cJSON_IsString(s) || !s->valuestring[0]) {
+        return params_bad(err, "stop", "must be a string or a list of strings, none of them empty");
+    }
+    size_t len = strlen(s->valuestring);
+    if (len > ENGINE_MAX_STOP_LEN) {
+        return error_set_param(err, ERROR_INVALID, "stop", "stop must have strings of at most %d bytes",
+                               ENGINE_MAX_STOP_LEN);
+    }
+    if (p->n_stop == PARAMS_MAX_STOP) {
+        return error_set_param(err, ERROR_INVALID, "stop", "stop must have at most %d strings", PARAMS_MAX_STOP);
+    }
+    p->stop[p->n_stop++] = (struct meta_stop){s->valuestring, len};
+    return 0;
+}
+
+int params_stop(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
+    (void)f;
+    if (!cJSON_IsArray(value)) {
+        return add_stop(ps->p, value, err);
+    }
+    const cJSON *s;
+    cJSON_ArrayForEach(s, value) {
+        if (add_stop(ps->p, s, err)) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+int params_stop_ids(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
+    int32_t *ids = NULL;
+    size_t n = 0;
+    if (!cJSON_IsArray(value)) {
+        return params_bad(err, f->name, "must be a list of token ids");
+    }
+    if (params_id_array(ps, f->name, value, &ids, &n, err)) {
+        return -1;
+    }
+    if (n > ENGINE_MAX_STOP_IDS) {
+        free(ids);
+        return error_set_param(err, ERROR_INVALID, f->name, "%s must have at most %d ids", f->name,
+                               ENGINE_MAX_STOP_IDS);
+    }
+    if (n) {
+        memcpy(ps->p->stop_ids, ids, n * sizeof *ids);
+    }
+    ps->p->n_stop_ids = n;
+    free(ids);
+    return 0;
+}
+
+static int bias_entry(const struct parse *ps, const cJSON *v, struct logit_bias *out, struct error *err) {
+    int64_t id;
+    if (!json_raw_int(v->string, strlen(v->string), &id) || id < 0 || (uint64_t)id >= ps->limits->vocab_size) {
+        return error_set_param(err, ERROR_INVALID, "logit_bias",
+                               "logit_bias must have token ids from 0 to %zu as names", ps->limits->vocab_size - 1);
+    }
+    if (!cJSON_IsNumber(v) || !(v->valuedouble >= -100 && v->valuedouble <= 100)) {
+        return params_bad(err, "logit_bias", "must have numbers from -100 to 100 as values");
+    }
+    *out = (struct logit_bias){(int32_t)id, (float)v->valuedouble};
+    return 0;
+}
+
+int params_logit_bias(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
+    size_t n = cJSON_IsObject(value) ? (size_t)cJSON_GetArraySize(value) : 0;
+    if (!cJSON_IsObject(value)) {
+        return params_bad(err, f->name, "must be an object");
+    }
+    if (n > ENGINE_MAX_LOGIT_BIAS) {
+        return error_set_param(err, ERROR_INVALID, f->name, "logit_bias must have at most %d tokens",
+                               ENGINE_MAX_LOGIT_BIAS);
+    }
+    if (n == 0) {
+        return 0;
+    }
+    ps->p->logit_bias = calloc(n, sizeof *ps->p->logit_bias);
+    if (!ps->p->logit_bias) {
+        return error_memory(err);
+    }
+    const cJSON *v;
+    cJSON_ArrayForEach(v, value) {
+        if (bias_entry(ps, v, &ps->p->logit_bias[ps->p->n_logit_bias], err)) {
+            return -1;
+        }
+        ps->p->n_logit_bias++;
+    }
+    return 0;
+}
 
 /* A list of names, or one string with ';' between them. */
 int params_samplers(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {
