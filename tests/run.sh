@@ -50,6 +50,27 @@ run_api() {
     fi
 }
 
+# run_soak FOLDER NOTE ARGUMENT...: random traffic, clients that leave, and what is left afterwards.
+run_soak() {
+    local folder=$top/$1 note=$2 start=$SECONDS
+    shift 2
+    say "soaking the daemon of ${folder#"$top"/}: $*"
+    if INFERD=$folder/inferd "$venv/bin/python" "$top/tests/soak/soak.py" "$@" >"$folder/soak.json"; then
+        record "soak$note" 1 0 0 $((SECONDS - start))
+    else
+        cat "$folder/soak.json"
+        record "soak$note" 0 1 0 $((SECONDS - start))
+    fi
+}
+
+# run_aborts FOLDER NOTE N M: N requests on the null device, M on a tiny model; most are left before their end.
+run_aborts() {
+    local folder=$top/$1
+    "$folder/tests/engine/write_tiny_model" "$folder/tiny.gguf"
+    INFERD_TEST_SLOW=5 run_soak "$1" "$2" --model "$folder/tiny.gguf" --aborts 0.8 --device null --requests "$3"
+    INFERD_TEST_SLOW=5 run_soak "$1" "$2" --model "$folder/tiny.gguf" --aborts 0.8 --requests "$4"
+}
+
 # Each fuzzer for a while from its seeds, two at a time at least; what they find is left in build-fuzz/found. Those of
 # the tokenizers and templates have more to walk through, so they get more time.
 fuzz_seconds() { # NAME
@@ -124,12 +145,16 @@ command_test() {
     build_release
     run_native build ''
     run_api build ''
+    "$top/build/tests/engine/write_tiny_model" "$top/build/tiny.gguf"
+    run_soak build '' --seconds 40
+    run_soak build '' --seconds 80 --model "$top/build/tiny.gguf" --max-growth 4
 
-    # the same behaviour with every access and every overflow checked
-    configure build-asan --buildtype debugoptimized -Db_sanitize=address,undefined -Db_lundef=false
+    # the same behaviour with every access and every overflow checked, and faults caused on purpose
+    configure build-asan --buildtype debugoptimized -Db_sanitize=address,undefined -Db_lundef=false -Dfault_hooks=true
     compile build-asan
     run_native build-asan ' (asan, ubsan)' --timeout-multiplier 4 --no-suite borders --no-suite bootstrap --no-suite golden_models
-    INFERD_TEST_SLOW=5 run_api build-asan ' (asan, ubsan)'
+    INFERD_TEST_SLOW=5 INFERD_TEST_FAULTS=13 run_api build-asan ' (asan, ubsan)'
+    run_aborts build-asan ' (asan, ubsan)' 2000 500
 
     # another compiler's warnings and code
     CC=clang configure build-clang --buildtype debug
@@ -137,8 +162,10 @@ command_test() {
     run_native build-clang ' (clang, debug)' --timeout-multiplier 4 --suite unit
 
     # races: the programs with a plain main (Debian's Criterion does not start under the thread sanitizer)
-    configure build-tsan --buildtype debugoptimized -Db_sanitize=thread -Db_lundef=false
+    configure build-tsan --buildtype debugoptimized -Db_sanitize=thread -Db_lundef=false -Dfault_hooks=true
     run_native build-tsan ' (tsan)' --timeout-multiplier 4 --suite ops --suite engine
+    compile build-tsan inferd tests/engine/write_tiny_model
+    run_aborts build-tsan ' (tsan)' 2000 100
 
     CC=clang configure build-fuzz --buildtype debugoptimized -Db_sanitize=address,undefined -Db_lundef=false -Dfuzz=true
     run_fuzzers

@@ -73,6 +73,11 @@ def wait_for(what, seconds, why, every=0.02):
         time.sleep(every)
 
 
+def sanitizer_report(text):
+    """What the sanitizers' builds write of a fault (that of undefined behaviour does not end the process)."""
+    return any(mark in text for mark in ("Sanitizer", "runtime error:", "Assertion"))
+
+
 class Daemon:
     def __init__(self, log, environment=None, arguments=(), program=INFERD, **settings):
         self.port = free_port()
@@ -136,7 +141,8 @@ class Daemon:
         if self.running():
             self.signal()
             self.wait_exit()
-        assert self.process.returncode == 0, f"exit code {self.process.returncode}:\n{self.log_text()[-3000:]}"
+        log = self.log_text()
+        assert self.process.returncode == 0 and not sanitizer_report(log), f"exit code {self.process.returncode}:\n{log[-6000:]}"
 
     def cpu_seconds(self):
         with open(f"/proc/{self.pid}/stat", encoding="ascii") as f:
