@@ -94,7 +94,8 @@ class Soak:
         self.options = options
         self.folder = tempfile.TemporaryDirectory()
         settings = dict(s.split("=", 1) for s in options.setting)
-        settings = {"max_model_len": 2048, "kv_tokens": 8192, "max_sequences": 16, "max_waiting": 64, "log_level": "warn", **settings}
+        settings = {"max_model_len": 2048, "kv_tokens": 8192, "max_sequences": 16, "max_waiting": 64, "log_level": "warn",
+                    "scheduling": "priority", **settings}
         if options.device:
             settings["device"] = options.device
         self.daemon = Daemon(os.path.join(self.folder.name, "log"), program=options.inferd, model=options.model,
