@@ -344,7 +344,8 @@ static bool fail_sample(struct engine *e, struct sequence *s, enum sample_result
         scheduler_distrust(&e->scheduler, s);
         error_set(&why, ERROR_INTERNAL, "the model computed logits that are not finite numbers");
     } else {
-        error_set(&why, ERROR_INVALID, "allowed_token_ids, bad_words and min_tokens leave no token to choose from");
+        error_set_param(&why, ERROR_INVALID, s->allowed ? "allowed_token_ids" : "bad_words",
+                        "allowed_token_ids, bad_words and min_tokens leave no token to choose from");
     }
     fail_sequence(e, s, &why);
     return false;

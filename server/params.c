@@ -541,7 +541,7 @@ static size_t digits(const char *s, size_t most, double *v) {
     return n;
 }
 
-/* Digits, perhaps a point and digits; nothing else, whatever the locale writes. */
+/* Digits, perhaps a point and digits, of which nine count; nothing else, whatever the locale writes. */
 int params_header_timeout(const char *name, const char *value, double *out, struct error *err) {
     double whole = 0, parts = 0;
     size_t n = digits(value, 9, &whole), m = 0;
@@ -549,6 +549,7 @@ int params_header_timeout(const char *name, const char *value, double *out, stru
     if (*rest == '.') {
         m = digits(rest + 1, 9, &parts);
         rest += 1 + m;
+        rest += strspn(rest, "0123456789"); /* a client that writes what is left of its own time writes 17 digits */
     }
     double seconds = whole + parts / pow(10, (double)m);
     if (n + m == 0 || *rest || !(seconds > 0) || seconds > PARAMS_MAX_TIMEOUT) {

@@ -61,7 +61,7 @@ int params_stop_ids(struct parse *ps, const struct field *f, const cJSON *value,
 
 static int bias_entry(const struct parse *ps, const cJSON *v, struct logit_bias *out, struct error *err) {
     int64_t id;
-    if (!json_raw_int(v->string, strlen(v->string), &id) || id < 0 || (uint64_t)id >= ps->limits->vocab_size) {
+    if (v->string[0] == '-' || !json_raw_int(v->string, strlen(v->string), &id) || (uint64_t)id >= ps->limits->vocab_size) {
         return error_set_param(err, ERROR_INVALID, "logit_bias",
                                "logit_bias must have token ids from 0 to %zu as names", ps->limits->vocab_size - 1);
     }

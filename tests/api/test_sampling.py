@@ -119,7 +119,7 @@ def test_no_token_but_the_allowed_ones(daemon):
     assert set(text.split()) == {"yes", "no"}
     # and none at all: an error, not a hang
     answer = daemon.complete(PROMPT, max_tokens=4, allowed_token_ids=[yes], bad_words=["yes", " yes"])
-    assert answer.status == 400 and answer.error()["type"] == "invalid_request_error"
+    assert answer.status == 400 and answer.error()["param"] == "allowed_token_ids"
 
 
 @pytest.mark.parametrize("stream", [False, True])

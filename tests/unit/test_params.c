@@ -184,6 +184,7 @@ Test(params, shapes) {
         {IN_CHAT, "\"logit_bias\":{\"100\":1}", ERROR_INVALID, "logit_bias"},
         {IN_CHAT, "\"logit_bias\":{\"-1\":1}", ERROR_INVALID, "logit_bias"},
         {IN_CHAT, "\"logit_bias\":{\"01\":1}", ERROR_INVALID, "logit_bias"},
+        {IN_CHAT, "\"logit_bias\":{\"-0\":1}", ERROR_INVALID, "logit_bias"},
         {IN_CHAT, "\"logit_bias\":{\" 1\":1}", ERROR_INVALID, "logit_bias"},
         {IN_CHAT, "\"logit_bias\":{\"1\":100.5}", ERROR_INVALID, "logit_bias"},
         {IN_CHAT, "\"stream_options\":{}", ERROR_INVALID, "stream_options"},
@@ -401,7 +402,7 @@ Test(params, header_timeout) {
         {"1", 1}, {"0.5", 0.5}, {".25", 0.25}, {"2.", 2}, {"604800", 604800}, {"0.000000001", 1e-9}, {"007.50", 7.5},
         {"", 0}, {"0", 0}, {"0.0", 0}, {".", 0}, {"-1", 0}, {"+1", 0}, {"1s", 0}, {" 1", 0}, {"1e3", 0}, {"nan", 0},
         {"inf", 0}, {"0x10", 0}, {"1,5", 0}, {"1.5.5", 0}, {"604800.1", 0}, {"99999999999999999999", 0},
-        {"1.0000000000001", 0},
+        {"0.33333333333333331", 0.333333333}, {"29.999999046325684", 29.999999046}, {"1.0000000000001x", 0},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         struct error err = {0};
