@@ -91,6 +91,7 @@ static size_t worth(struct speculation_trust *t, size_t most, double break_even)
         length++;
     }
     if (length > 0) {
+        t->backoff = FIRST_PAUSE;
         return length;
     }
     if (t->pause > 0) {
@@ -126,8 +127,5 @@ void speculation_learn(struct speculation *s, size_t n_drafted, size_t n_kept) {
     }
     if (n_kept < n_drafted) {
         t->right -= t->right * RATE;
-    }
-    if (n_kept > 0) {
-        t->backoff = FIRST_PAUSE;
     }
 }
