@@ -24,7 +24,9 @@ int file_map_open(const char *path, struct file_map *out, struct error *err) {
         if (p == MAP_FAILED) {
             int saved = errno;
             close(fd);
-            return error_set(err, ERROR_MODEL, "%s: cannot map %zu bytes: %s", path, m.size, strerror(saved));
+            /* ENOMEM is the machine's fault, and may pass; a bad file does not */
+            return error_set(err, saved == ENOMEM ? ERROR_MEMORY : ERROR_MODEL, "%s: cannot map %zu bytes: %s", path,
+                             m.size, strerror(saved));
         }
         m.data = p;
     }

@@ -13,7 +13,7 @@ import subprocess
 
 import pytest
 from conftest import INFERD, SLOW, Daemon, sanitizer_report, wait_for
-from faults import EVER, Faults, check_nothing_is_held, has_hooks, write_tiny_model
+from faults import EVER, Faults, check_nothing_is_held, has_hooks, write_folder_model, write_tiny_model
 
 if not has_hooks():
     pytest.skip("built without -Dfault_hooks=true", allow_module_level=True)
@@ -147,9 +147,10 @@ def test_requests(broken, kind, more):
 
 
 
-def test_start(tmp_path):
+@pytest.mark.parametrize("form", ["gguf", "folder"])
+def test_start(tmp_path, form):
     """A daemon that cannot have memory says so and ends; or serves, as well as ever."""
-    config = settings_files(tmp_path)[1]
+    config = settings_files(tmp_path, form)[1]
     faults = Faults(tmp_path / "faults")
     n, served = 1, 0
     while True:
@@ -194,16 +195,18 @@ COMMANDS = {
     "chat": ["tokenize", "--model", "MODEL", "--chat", "-"],
     "decode": ["tokenize", "--model", "MODEL", "--decode", "65 66 67"],
     "lines": ["tokenize", "--model", "MODEL", "--jsonl"],
+    "folder": ["tokenize", "--model", "FOLDER", "hello world, hällo"],
     "inspect": ["inspect", "MODEL"],
+    "inspect folder": ["inspect", "FOLDER"],
     "inspect JSON": ["inspect", "--json", "MODEL"],
     "check": ["serve", "--check-config", "--config", "CONFIG"],
     "print": ["serve", "--print-config", "--config", "CONFIG"],
 }
 
 
-def settings_files(folder):
+def settings_files(folder, form):
     """A settings file and one of keys, with the model that they name."""
-    model = write_tiny_model(folder / "tiny.gguf")
+    model = write_tiny_model(folder / "tiny.gguf") if form == "gguf" else write_folder_model(folder / "tiny")
     keys = folder / "keys"
     keys.write_text("".join(f"key-{i}\n" for i in range(20)))
     config = folder / "inferd.conf"
@@ -218,10 +221,11 @@ def lacked_memory(text):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_commands(tmp_path, name):
-    model, config = settings_files(tmp_path)
+    model, config = settings_files(tmp_path, "gguf")
+    folder = write_folder_model(tmp_path / "tiny") if "FOLDER" in COMMANDS[name] else None
     faults = Faults(tmp_path / "faults")
     env = {k: v for k, v in os.environ.items() if not k.startswith("INFERD")} | faults.environment
-    command = [INFERD, *({"MODEL": model, "CONFIG": config}.get(a, a) for a in COMMANDS[name])]
+    command = [INFERD, *({"MODEL": model, "CONFIG": config, "FOLDER": folder}.get(a, a) for a in COMMANDS[name])]
 
     def run():
         return subprocess.run(command, capture_output=True, text=True, timeout=30 * SLOW, check=False, env=env,

@@ -204,7 +204,7 @@ bool tiny_model_write(const char *path, const struct tiny_model *model) {
     buf_append(&file, w.tensors.data, w.tensors.len);
     gguf_pad(&file, 32);
     buf_append(&file, w.data.data, w.data.len);
-    bool ok = !file.failed && !w.data.failed && write_file("", path, file.data, file.len);
+    bool ok = !file.failed && !w.data.failed && write_file(path[0] == '/' ? "" : ".", path, file.data, file.len);
     if (!ok) {
         fprintf(stderr, "%s cannot be written\n", path);
     }
