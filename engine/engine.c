@@ -551,8 +551,7 @@ static void name_model(struct engine *e, const char *path) {
 /* On the engine thread: the model, then everything sized by it, then one token through all of it. */
 static int open_model(struct engine *e, struct error *err) {
     const struct engine_config *c = &e->config;
-    if (text_open(c->model, &e->text, err) < 0 ||
-        (c->chat_template && text_choose_chat_template(e->text, c->chat_template, err) < 0) || runner_open(&e->runner, c, 0, err) < 0) {
+    if (text_open_with(c->model, c->chat_template, &e->text, err) < 0 || runner_open(&e->runner, c, 0, err) < 0) {
         return -1;
     }
     size_t model_vocab = e->runner.decoder.config.vocab_size, text_vocab = text_vocab_size(e->text);

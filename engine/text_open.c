@@ -180,13 +180,19 @@ static int copy_piece(const struct text *t, int32_t id, char **out, struct error
     return *out ? 0 : error_memory(err);
 }
 
+/* One of the model's own. */
+static int add_own(struct text *t, const char *name, const char *source, size_t len, struct error *err) {
+    int rc = text_add_chat_template(t, name, source, len, err);
+    return rc < 0 && err->code == ERROR_MODEL && t->skips_bad_templates ? 0 : rc;
+}
+
 static int read_template(const struct model_file *f, const char *key, const char *name, struct text *t,
                          struct error *err) {
     struct meta_string source;
     if (!model_file_get_string(f, key, &source) || source.len == 0) {
         return 0;
     }
-    return text_add_chat_template(t, name, source.data, source.len, err);
+    return add_own(t, name, source.data, source.len, err);
 }
 
 /* "tokenizer.chat_template", and under it the others, whose names are in "tokenizer.chat_templates". */
@@ -290,7 +296,7 @@ static int32_t id_of_name(const struct text *t, const char *name) {
 
 static int add_template(struct text *t, const char *name, const cJSON *source, struct error *err) {
     return name && cJSON_IsString(source)
-               ? text_add_chat_template(t, name, source->valuestring, strlen(source->valuestring), err)
+               ? add_own(t, name, source->valuestring, strlen(source->valuestring), err)
                : 0;
 }
 
@@ -349,7 +355,7 @@ static int add_template_file(struct text *t, const char *name, const char *path,
     if (file_map_open(path, &map, err) < 0) {
         return -1;
     }
-    int rc = text_add_chat_template(t, name, map.data ? (const char *)map.data : "", map.size, err);
+    int rc = add_own(t, name, map.data ? (const char *)map.data : "", map.size, err);
     file_map_close(&map);
     return rc < 0 ? error_prefix(err, "%s", path) : 0;
 }
@@ -488,15 +494,33 @@ static int open_model_file(const char *path, struct text *t, struct error *err) 
     return rc < 0 ? error_prefix(err, "%s", path) : 0;
 }
 
-int text_open(const char *path, struct text **out, struct error *err) {
+static int open_any(const char *path, bool skips_bad_templates, struct text **out, struct error *err) {
     struct text *t = calloc(1, sizeof *t);
     if (!t) {
         return error_memory(err);
     }
     t->bos_id = -1;
+    t->skips_bad_templates = skips_bad_templates;
     char json[PATH_MAX];
     int rc = find_tokenizer_json(path, json) ? open_tokenizer_json(json, t, err) : open_model_file(path, t, err);
     if (rc < 0) {
+        text_free(t);
+        return -1;
+    }
+    *out = t;
+    return 0;
+}
+
+int text_open(const char *path, struct text **out, struct error *err) {
+    return open_any(path, false, out, err);
+}
+
+int text_open_with(const char *path, const char *chat_template, struct text **out, struct error *err) {
+    struct text *t;
+    if (open_any(path, chat_template != NULL, &t, err) < 0) {
+        return -1;
+    }
+    if (chat_template && text_choose_chat_template(t, chat_template, err) < 0) {
         text_free(t);
         return -1;
     }

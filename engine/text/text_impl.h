@@ -26,6 +26,7 @@ struct text {
     struct tokenizer *tokenizer;     /* owned */
     struct chat_template *templates; /* [n_templates], owned */
     size_t n_templates;
+    bool skips_bad_templates; /* while opening: the operator chose another one */
     char *bos_text, *eos_text; /* what the chat template sees as bos_token and eos_token; owned, NULL if none */
     int32_t bos_id;            /* -1 if none */
     int32_t eos_ids[TEXT_MAX_EOS];

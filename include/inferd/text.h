@@ -19,6 +19,11 @@ struct text;
  * missing, malformed or unknown (a pre-tokenizer kind, a component), naming it.
  */
 int text_open(const char *path, struct text **out, struct error *err);
+/*
+ * The same with the operator's chat template (text_choose_chat_template): the model's own may be unusable then.
+ * NULL: text_open.
+ */
+int text_open_with(const char *path, const char *chat_template, struct text **out, struct error *err);
 void text_free(struct text *t);
 
 size_t text_vocab_size(const struct text *t);             /* ids are in [0, this) */

@@ -253,10 +253,9 @@ static int answer(const struct tokenize_options *o, const struct text *t, const 
 }
 
 static int open_text(const struct config *c, struct text **out, struct error *err) {
-    if (config_check_model(c, err) != 0 || text_open(c->model, out, err) != 0) {
-        return -1;
-    }
-    return c->chat_template[0] ? text_choose_chat_template(*out, c->chat_template, err) : 0;
+    return config_check_model(c, err) != 0
+               ? -1
+               : text_open_with(c->model, c->chat_template[0] ? c->chat_template : NULL, out, err);
 }
 
 static int render_lines(const struct config *c, struct error *err) {

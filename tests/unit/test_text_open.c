@@ -162,6 +162,18 @@ Test(text_open, templates_by_name) {
     expect_templates(t, "RNone", "R[{}]");
     save_text("additional_chat_templates/rag.jinja", "{% if %}");
     expect_refused(folder, "chat template 'rag'");
+    /* with one of the operator's, the model's own may be as they are */
+    cr_assert_eq(text_open_with(folder, "chatml", &t, &err), 0, "%s", err.message);
+    char *prompt = render(t);
+    cr_expect(strstr(prompt, "<|im_start|>"), "%s", prompt);
+    free(prompt);
+    text_free(t);
+    cr_assert_eq(text_open_with(folder, "tool_use", &t, &err), 0, "%s", err.message);
+    expect_templates(t, "VNone", "V[{}]");
+    t = NULL;
+    cr_expect_eq(text_open_with(folder, "rag", &t, &err), -1);
+    cr_expect_eq(text_open_with(folder, NULL, &t, &err), -1);
+    cr_expect_null(t);
 }
 
 Test(text_open, bad_files_are_named) {
@@ -249,6 +261,13 @@ Test(text_open, gguf) {
     expect_templates(t, "<s>a</s>", "T[{}]");
     cr_assert_eq(text_open(write_gguf(NOTHING), &t, &err), 0);
     cr_assert_eq(text_choose_chat_template(t, "rag", &err), 0);
+    expect_templates(t, "RNone", "R[{}]");
+}
+
+Test(text_open, a_gguf_with_an_unusable_template) {
+    struct text *t = NULL;
+    expect_refused(write_gguf(TEMPLATE), "chat template");
+    cr_assert_eq(text_open_with(write_gguf(TEMPLATE), "rag", &t, &err), 0, "%s", err.message);
     expect_templates(t, "RNone", "R[{}]");
 }
 
