@@ -108,15 +108,7 @@ def write_folder_model(folder):
     return str(folder)
 
 
-def check_identity(d):
-    """received = finished by reason + rejected + running + waiting; and nothing is held by nobody"""
-    m = d.metrics()
-    total = {n: sum(v for (s, _), v in m.items() if s == "inferd_requests_" + n)
-             for n in ("received_total", "finished_total", "rejected_total", "running", "waiting")}
-    assert total["received_total"] == sum(v for n, v in total.items() if n != "received_total"), total
-
-
 def check_nothing_is_held(d, seconds=5):
     d.wait_idle(seconds)
-    check_identity(d)
+    d.check_identity()
     assert d.gauge("kv_blocks_used") == 0

@@ -9,7 +9,7 @@ import time
 
 import pytest
 from conftest import INFERD, SLOW, Daemon, wait_for
-from faults import BUILD, MAGIC, Faults, check_identity, check_nothing_is_held, has_hooks, write_tiny_model
+from faults import BUILD, MAGIC, Faults, check_nothing_is_held, has_hooks, write_tiny_model
 
 hooks = pytest.mark.skipif(not has_hooks(), reason="built without -Dfault_hooks=true")
 
@@ -227,7 +227,7 @@ def test_no_descriptor_left(start, spare):
         assert b"200 OK" in s.recv(4096)
         s.close()
     assert d.complete("hi", max_tokens=1).status == 200
-    check_identity(d)
+    d.check_identity()
 
 
 def test_beyond_max_connections(start):

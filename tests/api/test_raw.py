@@ -249,6 +249,21 @@ def test_a_slow_reader_is_dropped_and_hinders_nobody(fake):
     s.close()
 
 
+def test_a_reader_that_stops_is_given_up_after_write_timeout(fake):
+    """Not so much waits for it that it would be dropped for that."""
+    d = fake(max_model_len=1_000_000, write_timeout=1)
+    s = socket.socket()
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    s.connect(("127.0.0.1", d.port))
+    s.sendall(post_bytes("/v1/completions", request("@delay=2 @loop", stream=True, max_tokens=900_000, logprobs=3)))
+    wait_for(lambda: d.metrics()[("inferd_requests_cancelled_total", ())] == 1, 30, "the reader is given up")
+    assert d.metrics()[("inferd_slow_readers_dropped_total", ())] == 0
+    d.wait_idle()
+    assert d.gauge("kv_blocks_used") == 0
+    d.check_identity()
+    s.close()
+
+
 # --- streams
 
 

@@ -24,7 +24,6 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(HERE, "..", "api")]
 
 from conftest import INFERD, MODEL, SLOW, Daemon, wait_for  # noqa: E402
-from faults import check_identity  # noqa: E402
 from traffic import CHAT, COMPLETIONS, leave, malformed, post, valid  # noqa: E402
 
 CONTROLS = [
@@ -217,7 +216,7 @@ class Soak:
                 self.slowest_probe = max(self.slowest_probe, time.monotonic() - before)
                 if (live, ready) != (200, 200):
                     self.wrong.append(f"livez {live}, readyz {ready}")
-                check_identity(self.daemon)
+                self.daemon.check_identity()
             except (OSError, AssertionError) as e:
                 self.wrong.append(f"while it runs: {type(e).__name__} {e}")
 
@@ -232,7 +231,7 @@ class Soak:
         d = self.daemon
         try:
             d.wait_idle(20)
-            check_identity(d)
+            d.check_identity()
             if d.gauge("kv_blocks_used") != 0:
                 self.wrong.append(f"{d.gauge('kv_blocks_used')} KV blocks are held by nobody")
             for i, expected in enumerate(self.expected):
