@@ -36,8 +36,8 @@ static const struct field fields[] = {
     {"min_p", GENERATE, NUMBER, AT(min_p), 0, 1},
     {"presence_penalty", GENERATE, NUMBER, AT(presence_penalty), -2, 2},
     {"frequency_penalty", GENERATE, NUMBER, AT(frequency_penalty), -2, 2},
-    {"repetition_penalty", GENERATE, ABOVE, AT(repetition_penalty), 0, 100},
-    {"repeat_penalty", GENERATE, ABOVE, AT(repetition_penalty), 0, 100}, /* llama.cpp's name */
+    {"repetition_penalty", GENERATE, NUMBER, AT(repetition_penalty), 1e-3, 100},
+    {"repeat_penalty", GENERATE, NUMBER, AT(repetition_penalty), 1e-3, 100}, /* llama.cpp's name */
     {"repeat_last_n", GENERATE, INTEGER32, SAMPLING(repeat_last_n), -1, INT_MAX_TOKENS},
     {"typical_p", GENERATE, FLOAT_ABOVE, SAMPLING(typical_p), 0, 1},
     {"top_n_sigma", GENERATE, FLOAT, SAMPLING(top_n_sigma), -1, 100},

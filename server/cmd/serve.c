@@ -27,6 +27,14 @@ static int print_config(const struct config *c, struct error *err) {
     return r;
 }
 
+/* Does it compile? Whether a word names a template is only known beside the model's texts: they are read, no weights. */
+static int check_chat_template(const struct config *c, struct error *err) {
+    struct text *text = NULL;
+    int r = c->chat_template[0] ? text_open_with(c->model, c->chat_template, &text, err) : 0;
+    text_free(text);
+    return r;
+}
+
 static int serve(const struct serve_options *o, const struct config *c, struct error *err) {
     if (o->print_config) {
         return print_config(c, err);
@@ -35,8 +43,7 @@ static int serve(const struct serve_options *o, const struct config *c, struct e
         return -1;
     }
     if (o->check_config) {
-        puts("The settings are good.");
-        return 0;
+        return check_chat_template(c, err) != 0 || puts("The settings are good.") < 0 ? -1 : 0;
     }
     if (!config_host_is_loopback(c->host) && !c->api_key[0] && !c->api_keys_file[0]) {
         log_warn("anybody who can reach %s can use this server: there are no keys", c->host);

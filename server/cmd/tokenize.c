@@ -269,10 +269,24 @@ static int render_lines(const struct config *c, struct error *err) {
     return r;
 }
 
+static bool given(const struct options *flags, const char *name) {
+    bool found = false;
+    for (size_t i = 0; i < flags->n_values; i++) {
+        found = found || strcmp(flags->values[i].setting->name, name) == 0;
+    }
+    return found;
+}
+
 static int tokenize(const struct command_line *line, const struct tokenize_options *o,
                     const struct command_state *state, struct error *err) {
     struct text *t = NULL;
     struct buf input = BUF_INIT, out = BUF_INIT;
+    if (o->render_jsonl + o->jsonl + given(&state->flags, "chat") + given(&state->flags, "decode") > 1) {
+        return error_set(err, ERROR_INVALID, "only one of --jsonl, --render-jsonl, --chat and --decode can be given");
+    }
+    if (given(&state->flags, "decode") && !o->decode[0]) {
+        return error_set(err, ERROR_INVALID, "--decode wants token ids, as in --decode 1,2,3");
+    }
     if (o->render_jsonl) {
         return render_lines(&state->config, err);
     }

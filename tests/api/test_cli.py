@@ -147,6 +147,23 @@ def test_check_config_loads_no_model(tmp_path):
     refused(run("serve", "--config", str(conf), *quiet), 78, "model.gguf")
 
 
+def test_check_config_compiles_the_chosen_chat_template(tmp_path):
+    broken, good = tmp_path / "broken.jinja", tmp_path / "good.jinja"
+    broken.write_text("{% if %}")
+    good.write_text("{{ messages[0].content }}")
+    check = ("serve", MODEL, "--check-config", "--chat-template")
+    for choice in (str(good), "chatml"):
+        assert run(*check, choice).returncode == 0
+    refused(run(*check, str(broken)), 78, "broken.jinja")
+    refused(run(*check, "nofamily"), 78, "nofamily")
+
+
+def test_tokenize_does_one_thing(tmp_path):
+    refused(run("tokenize", "-m", MODEL, "--jsonl", "--decode", "1"), 2, "only one of")
+    refused(run("tokenize", "-m", MODEL, "--chat", "x.json", "--jsonl"), 2, "only one of")
+    refused(run("tokenize", "-m", MODEL, "--decode", ""), 2, "--decode wants")
+
+
 def test_print_config_tells_who_won(tmp_path):
     conf = tmp_path / "inferd.conf"
     conf.write_text("port = 1\nmax_n = 2\nmax_waiting = 3\n")

@@ -20,6 +20,11 @@ int text_open(const char *path, struct text **out, struct error *err) {
     return 0;
 }
 
+int text_open_with(const char *path, const char *chat_template, struct text **out, struct error *err) {
+    (void)chat_template;
+    return text_open(path, out, err);
+}
+
 void text_free(struct text *t) {
     (void)t;
 }
