@@ -3,6 +3,7 @@
 #include "base/utf8.h"
 
 #include <errno.h>
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,13 +23,13 @@ static int check_sampling(const struct sampling *s, size_t vocab_size, struct er
         double value, min, max;
     } reals[] = {
         {"temperature", (double)s->temperature, 0, 2},
-        {"top_p", (double)s->top_p, 0, 1},
+        {"top_p", (double)s->top_p, (double)FLT_TRUE_MIN, 1},
         {"min_p", (double)s->min_p, 0, 1},
         {"presence_penalty", (double)s->presence_penalty, -2, 2},
         {"frequency_penalty", (double)s->frequency_penalty, -2, 2},
         {"repetition_penalty", (double)s->repetition_penalty, 1e-3, 100},
         {"repeat_last_n", s->repeat_last_n, -1, INT32_MAX},
-        {"typical_p", (double)s->typical_p, 0, 1},
+        {"typical_p", (double)s->typical_p, (double)FLT_TRUE_MIN, 1},
         {"top_n_sigma", (double)s->top_n_sigma, 0, 100},
         {"xtc_probability", (double)s->xtc_probability, 0, 1},
         {"xtc_threshold", (double)s->xtc_threshold, 0, 1},
