@@ -144,16 +144,16 @@ command_test() {
     # as shipped
     build_release
     run_native build ''
-    run_api build ''
+    INFERD_TEST_SLOW=3 run_api build ''
     "$top/build/tests/engine/write_tiny_model" "$top/build/tiny.gguf"
-    run_soak build '' --seconds 40
-    run_soak build '' --seconds 80 --model "$top/build/tiny.gguf" --max-growth 4
+    INFERD_TEST_SLOW=3 run_soak build '' --seconds 40
+    INFERD_TEST_SLOW=3 run_soak build '' --seconds 80 --model "$top/build/tiny.gguf" --max-growth 4
 
     # the same behaviour with every access and every overflow checked, and faults caused on purpose
     configure build-asan --buildtype debugoptimized -Db_sanitize=address,undefined -Db_lundef=false -Dfault_hooks=true
     compile build-asan
     run_native build-asan ' (asan, ubsan)' --timeout-multiplier 4 --no-suite borders --no-suite bootstrap --no-suite golden_models
-    INFERD_TEST_SLOW=5 INFERD_TEST_FAULTS=13 run_api build-asan ' (asan, ubsan)'
+    INFERD_TEST_SLOW=8 INFERD_TEST_SANITIZED=1 INFERD_TEST_FAULTS=13 run_api build-asan ' (asan, ubsan)'
     run_aborts build-asan ' (asan, ubsan)' 2000 500
 
     # another compiler's warnings and code

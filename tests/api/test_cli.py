@@ -360,8 +360,6 @@ def test_cases_made_by_others():
     folder = os.path.join(os.environ.get("INFERD_SHARED", os.path.join(ROOT, "..", "shared")), "data")
     if not os.path.isdir(folder):
         pytest.skip(f"no reference data at {folder}")
-    if SLOW > 1:
-        pytest.skip("under sanitizers the unit tests go over these cases")
     script = os.path.join(ROOT, "tests", "golden", "run_text_cases.py")
     done = subprocess.run([sys.executable, script, "--quick", "--inferd", INFERD, "--data", folder], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr

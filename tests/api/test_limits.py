@@ -9,7 +9,7 @@ import subprocess
 import time
 
 import pytest
-from conftest import SLOW, wait_for
+from conftest import SANITIZED, SLOW, wait_for
 
 
 def body(prompt="hi", **fields):
@@ -396,7 +396,7 @@ int gettimeofday(struct timeval *tv, void *zone) {
 """
 
 
-@pytest.mark.skipif(not shutil.which("cc") or SLOW > 1, reason="needs a compiler, and a daemon without sanitizers")
+@pytest.mark.skipif(not shutil.which("cc") or SANITIZED, reason="needs a compiler, and a daemon without sanitizers")
 def test_a_clock_that_jumps_does_no_harm(fake, tmp_path):
     (tmp_path / "jumps.c").write_text(JUMPS)
     library = tmp_path / "jumps.so"
