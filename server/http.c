@@ -40,10 +40,10 @@ struct http {
     struct http_app app;
     struct MHD_Daemon *daemon;
     struct MHD_Response *no_memory; /* made at the start, for when nothing can be made */
-    struct loop_poll *poll;   /* libmicrohttpd's epoll descriptor */
-    struct loop_timer *timer; /* its timeouts */
-    struct loop_timer *sweep; /* ours, at the earliest deadline of all connections */
-    uint64_t sweep_ns;        /* when it is due; 0 = never */
+    struct loop_poll *poll;         /* libmicrohttpd's epoll descriptor */
+    struct loop_timer *timer;       /* its timeouts */
+    struct loop_timer *sweep;       /* ours, at the earliest deadline of all connections */
+    uint64_t sweep_ns;              /* when it is due; 0 = never */
     struct hangup *hangup;
     struct list connections;
     size_t port;
@@ -521,8 +521,10 @@ static void on_connection(void *arg, struct MHD_Connection *mhd, void **context,
         return;
     }
     struct connection *c = calloc(1, sizeof *c);
-    if (!c) {
-        return; /* exchange_new refuses its requests */
+    if (!c) { /* exchange_new refuses its requests; what never becomes one is libmicrohttpd's to end */
+        MHD_set_connection_option(mhd, MHD_CONNECTION_OPTION_TIMEOUT,
+                                  (unsigned)(h->config.header_timeout_ms / 1000 + 1));
+        return;
     }
     c->http = h;
     c->fd = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
@@ -642,7 +644,8 @@ static int make_no_memory(struct http *h, struct error *err) {
     static const char body[] = "{\"error\":{\"message\":\"out of memory\",\"type\":\"server_error\",\"param\":null,"
                                "\"code\":null}}\n";
     h->no_memory = MHD_create_response_from_buffer(sizeof body - 1, (void *)(uintptr_t)body, MHD_RESPMEM_PERSISTENT);
-    if (!h->no_memory || MHD_add_response_header(h->no_memory, "Content-Type", "application/json") != MHD_YES) {
+    if (!h->no_memory || MHD_add_response_header(h->no_memory, "Content-Type", "application/json") != MHD_YES ||
+        MHD_add_response_header(h->no_memory, "Connection", "close") != MHD_YES) {
         return error_memory(err);
     }
     return 0;

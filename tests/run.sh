@@ -155,6 +155,7 @@ command_test() {
     run_native build-asan ' (asan, ubsan)' --timeout-multiplier 4 --no-suite borders --no-suite bootstrap --no-suite golden_models
     INFERD_TEST_SLOW=8 INFERD_TEST_SANITIZED=1 INFERD_TEST_FAULTS=13 run_api build-asan ' (asan, ubsan)'
     run_aborts build-asan ' (asan, ubsan)' 2000 500
+    INFERD_TEST_SLOW=5 run_soak build-asan ' (asan, ubsan)' --model "$top/build-asan/tiny.gguf" --device null --faults --seconds 20
 
     # another compiler's warnings and code
     CC=clang configure build-clang --buildtype debug

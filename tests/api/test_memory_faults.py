@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 
 import pytest
 from conftest import INFERD, SLOW, Daemon, sanitizer_report, wait_for
@@ -145,6 +146,24 @@ def test_requests(broken, kind, more):
     assert n > 1 and failed > 0 or STRIDE > 1
 
 
+
+
+def test_a_connection_that_has_no_memory_has_its_deadline_still(tmp_path):
+    faults = Faults(tmp_path / "faults")
+    d = Daemon(tmp_path / "log", environment=faults.environment, model=write_tiny_model(tmp_path / "tiny.gguf"), kv_tokens=4096,
+               header_timeout=1).wait_ready()
+    time.sleep(0.3)  # the connection of the probe is closed
+    before, sockets = len(os.listdir(f"/proc/{d.pid}/fd")), []
+    for i in range(10):
+        faults.fail_memory(1)
+        sockets.append(d.connect())
+        sockets[-1].sendall(b"POST /v1/comp")  # the head is never whole
+        wait_for(lambda: faults.alloc_struck, 5, "it was accepted")
+        if i % 2:
+            sockets[-1].close()
+    faults.memory_is_back()
+    wait_for(lambda: len(os.listdir(f"/proc/{d.pid}/fd")) == before, 10, "they are closed")
+    d.stop()
 
 
 @pytest.mark.parametrize("form", ["gguf", "folder"])

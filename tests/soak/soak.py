@@ -24,6 +24,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(HERE, "..", "api")]
 
 from conftest import INFERD, MODEL, SLOW, Daemon, wait_for  # noqa: E402
+from faults import Faults  # noqa: E402
 from traffic import CHAT, COMPLETIONS, leave, malformed, post, valid  # noqa: E402
 
 CONTROLS = [
@@ -38,6 +39,10 @@ CONTROLS = [
 
 class Wrong(Exception):
     pass
+
+
+class Failed(Wrong):
+    """What a client can see to be no whole answer: right only if faults are caused (--faults)."""
 
 
 def read_answer(s):
@@ -58,7 +63,7 @@ def read_answer(s):
             n = int(size or b"0", 16)
             if n == 0:
                 if size == b"":
-                    raise Wrong(f"the answer is cut: {data[-200:]!r}")
+                    raise Failed(f"the answer is cut: {data[-200:]!r}")
                 break
             whole += rest[:n]
             body = rest[n + 2 :]
@@ -67,10 +72,10 @@ def read_answer(s):
 
 
 def texts_of_stream(body):
-    """{index: text}, usage; None where it ended with an error."""
+    """{index: text}; None where it ended with an error."""
     events = body.decode().split("\n\n")
     if events[-1] != "" or not events[:-1]:
-        raise Wrong(f"the stream does not end with an event: {body[-200:]!r}")
+        raise Failed(f"the stream does not end with an event: {body[-200:]!r}")
     events = [e for e in events[:-1] if not e.startswith(":")]
     texts, finished = collections.defaultdict(str), set()
     for event in events:
@@ -94,11 +99,15 @@ class Soak:
         self.folder = tempfile.TemporaryDirectory()
         settings = dict(s.split("=", 1) for s in options.setting)
         settings = {"max_model_len": 2048, "kv_tokens": 8192, "max_sequences": 16, "max_waiting": 64, "log_level": "warn",
-                    "scheduling": "priority", **settings}
+                    "scheduling": "priority", "header_timeout": 3, "body_timeout": 3, **settings}
         if options.device:
             settings["device"] = options.device
+        environment = dict(e.split("=", 1) for e in options.environment)
+        if options.faults:
+            self.faults = Faults(os.path.join(self.folder.name, "faults"))
+            environment |= self.faults.environment
         self.daemon = Daemon(os.path.join(self.folder.name, "log"), program=options.inferd, model=options.model,
-                             environment=dict(e.split("=", 1) for e in options.environment), **settings).wait_ready(120)
+                             environment=environment, **settings).wait_ready(120)
         self.counts = collections.Counter()
         self.wrong = []
         self.lock = threading.Lock()
@@ -106,6 +115,7 @@ class Soak:
         self.end = time.monotonic() + (options.seconds or 10**9)
         self.memory = []  # bytes, once a second
         self.expected = []
+        self.over = False
 
     def count(self, what):
         with self.lock:
@@ -122,7 +132,10 @@ class Soak:
                 s.sendall(data)
             except (BrokenPipeError, ConnectionResetError):
                 pass  # a refusal may come before everything was sent
-            return read_answer(s)
+            status, head, body = read_answer(s)
+        if status == 0 or status == 500:
+            raise Failed(f"{status} {body[:300]!r} for {data[:2000]!r}")
+        return status, head, body
 
     def control(self, i, stream):
         path, body = CONTROLS[i]
@@ -133,6 +146,8 @@ class Soak:
             raise Wrong(f"control {i}: {status} {answer[:300]!r}")
         if stream:
             texts = texts_of_stream(answer)
+            if texts is None:
+                raise Failed(f"control {i}: {answer[-300:]!r}")
             return [texts[j] for j in sorted(texts)]
         return [c["text"] if "text" in c else c["message"]["content"] for c in json.loads(answer)["choices"]]
 
@@ -154,7 +169,7 @@ class Soak:
             raise Wrong(f"{status} {answer[:300]!r} for {json.dumps(body)[:2000]}")
         if body.get("stream"):
             if texts_of_stream(answer) is None and not late:
-                raise Wrong(f"an error event {answer[-300:]!r} for {json.dumps(body)[:2000]}")
+                raise Failed(f"an error event {answer[-300:]!r} for {json.dumps(body)[:2000]}")
             return
         answer = json.loads(answer)
         prompts = len(body["prompt"]) if isinstance(body.get("prompt"), list) and isinstance(body["prompt"][0], str) else 1
@@ -163,7 +178,12 @@ class Soak:
 
     def check_malformed(self, rng):
         data, right = malformed(rng, self.daemon.model)
-        status, _, answer = self.ask(data)
+        try:
+            status, _, answer = self.ask(data)
+        except Failed:
+            if 0 not in right:
+                raise
+            status, answer = 0, b""
         self.count(f"malformed {status}")
         if status not in right and status != 429:
             raise Wrong(f"{status} {answer[:300]!r} for {data[:500]!r}")
@@ -199,9 +219,31 @@ class Soak:
                 self.left -= 1
             try:
                 self.one(rng)
+            except Failed as e:
+                self.count("failed")
+                if not self.options.faults:
+                    with self.lock:
+                        self.wrong.append(str(e))
             except Exception as e:  # whatever it is, it is not as it should be
                 with self.lock:
                     self.wrong.append(f"{type(e).__name__}: {e}")
+
+    def cause_faults(self):
+        """Now memory fails once or some times, now a row of logits has a NaN, now a step takes long."""
+        rng = random.Random(self.options.seed)
+        while time.monotonic() < self.end and self.daemon.running() and not self.over:
+            kind = rng.random()
+            if kind < 0.8:
+                self.faults.fail_memory(rng.randint(1, 100), rng.choice([0, 0, 0, 2, 10]))
+            elif kind < 0.98:
+                self.faults.nan_row = rng.randint(1, 50)
+            else:
+                self.faults.stall = 1
+                time.sleep(0.1)
+                self.faults.stall = 0
+            time.sleep(rng.uniform(0, 0.05))
+        self.faults.memory_is_back()
+        self.faults.nan_row = 0
 
     def watch(self, threads):
         """Sample memory, and look at the page of metrics and the probes while they run."""
@@ -214,11 +256,12 @@ class Soak:
                 before = time.monotonic()
                 live, ready = self.daemon.get("/livez").status, self.daemon.get("/readyz").status
                 self.slowest_probe = max(self.slowest_probe, time.monotonic() - before)
-                if (live, ready) != (200, 200):
+                if (live, ready) != (200, 200) and not self.options.faults:  # else memory failed for them
                     self.wrong.append(f"livez {live}, readyz {ready}")
                 self.daemon.check_identity()
             except (OSError, AssertionError) as e:
-                self.wrong.append(f"while it runs: {type(e).__name__} {e}")
+                if not self.options.faults:
+                    self.wrong.append(f"while it runs: {type(e).__name__} {e}")
 
     def growth(self):
         """Bytes by which memory grew between the third and the last quarter of the time: their medians."""
@@ -255,9 +298,13 @@ class Soak:
             time.sleep(0.3)
             self.descriptors_at_start = self.descriptors()
             threads = [threading.Thread(target=self.client, args=(i,), daemon=True) for i in range(o.clients)]
-            for t in threads:
+            causer = threading.Thread(target=self.cause_faults, daemon=True)
+            for t in threads + [causer] * o.faults:
                 t.start()
             self.watch(threads)
+            self.over = True
+            if o.faults:
+                causer.join()
             if not d.running():
                 self.wrong.append(f"the daemon ended with {d.process.returncode}")
         except Exception as e:
@@ -289,6 +336,7 @@ def parse(arguments):
     p.add_argument("--clients", type=int, default=24, help="at a time")
     p.add_argument("--aborts", type=float, default=0.2, help="share of the requests that are left")
     p.add_argument("--malformed", type=float, default=0.05, help="share of those that are wrong")
+    p.add_argument("--faults", action="store_true", help="cause faults meanwhile, with a build that has the hooks")
     p.add_argument("--patience", type=float, default=0.1, help="seconds that one who leaves may wait before")
     p.add_argument("--max-growth", type=float, default=None, metavar="MIB",
                    help="memory may grow by so much between the third and the last quarter of the time")
