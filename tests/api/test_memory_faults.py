@@ -34,6 +34,13 @@ REQUESTS = {
     "completions logprobs": (COMPLETIONS, {"prompt": [70, 71, 72], "max_tokens": 5, "logprobs": 3, "stop": ["qqq", "zzz"],
                                            "stop_token_ids": [1, 2], "n": 2, "seed": 1, "temperature": 0.7}),
     "completions stream": (COMPLETIONS, {"prompt": "x" * 1000, "max_tokens": 40, "stream": True, "ignore_eos": True}),
+    "scored": (COMPLETIONS, {"prompt": "a b c", "max_tokens": 0, "echo": True, "logprobs": 2}),
+    "prompt logprobs": (CHAT, {"messages": MESSAGES, "max_tokens": 3, "prompt_logprobs": 2}),
+    "many fields": (COMPLETIONS, {
+        "prompt": "a b c a b c", "max_tokens": 5, "bad_words": ["x", "yz"], "allowed_token_ids": list(range(40, 120)),
+        "samplers": ["dry", "temperature", "xtc", "top_k"], "dry_multiplier": 1, "dry_sequence_breakers": ["a", "\n"], "xtc_probability": 1,
+        "mirostat": 0, "repetition_detection": {"max_pattern_size": 3, "min_count": 3}, "cache_salt": "s", "timeout": 50, "request_id": "r",
+        "speculative_tokens": 4, "logit_bias": {"50": 1, "51": -1}, "user": "u", "metadata": {"a": "b"}, "stream": True}),
     "tokenize": ("/tokenize", {"prompt": "hello" * 300}),
     "tokenize chat": ("/tokenize", {"messages": MESSAGES}),
     "detokenize": ("/detokenize", {"tokens": list(range(33, 120))}),
