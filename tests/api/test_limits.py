@@ -473,7 +473,8 @@ def order_of_answers(d, requests):
                    f"Content-Length: {len(data)}\r\n\r\n").encode() + data)
         burst.sockets.append(s)
         burst.began[s] = 0
-        wait_for(lambda n=i + 1: d.gauge("requests_waiting") == n, 5, "it waits")
+        # in the engine, not on its way there: else two could change places
+        wait_for(lambda n=i + 1: gauge(d, "vllm:num_requests_waiting_by_reason", reason="capacity") == n, 20, "it waits")
     busy.close()
     burst.collect(20)
     assert len(burst.first) == len(requests)
@@ -494,7 +495,7 @@ PRIORITIES = [
 
 
 def test_priority(start):
-    one = {"device": "null", "null_step_time": "20ms", "max_sequences": 1}
+    one = {"device": "null", "null_step_time": "100ms", "max_sequences": 1}
     assert order_of_answers(start(scheduling="priority", **one), PRIORITIES) == [3, 2, 1, 0, 4]
     assert order_of_answers(start(scheduling="fcfs", **one), [(None, {}, {})] * 5) == [0, 1, 2, 3, 4]
 
@@ -502,7 +503,7 @@ def test_priority(start):
 def test_a_key_with_much_to_ask_does_not_keep_others_waiting(start, tmp_path):
     keys = tmp_path / "keys"
     keys.write_text("alpha\nbeta\n")
-    d = start(device="null", null_step_time="20ms", max_sequences=1, api_keys_file=str(keys))
+    d = start(device="null", null_step_time="100ms", max_sequences=1, api_keys_file=str(keys))
     d.key = "alpha"
     order = order_of_answers(d, [("alpha", {}, {})] * 6 + [("beta", {}, {})])
     assert order.index(6) <= 1, order
