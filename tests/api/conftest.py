@@ -29,7 +29,8 @@ SLOW = float(os.environ.get("INFERD_TEST_SLOW", "1"))
 SANITIZED = os.environ.get("INFERD_TEST_SANITIZED") == "1"
 COMPUTE = (
     "test_sampling.py::", "test_speculation.py::", "test_differential.py::test_hurried_answers_are_the_plain_ones[demo",
-    "test_streams.py::test_32_streams", "test_cli.py::test_cases_made_by_others",
+    "test_streams.py::test_32_streams", "test_streams.py::test_sampled_streams", "test_streams.py::test_closing_half",
+    "test_cli.py::test_cases_made_by_others",
 )
 
 
