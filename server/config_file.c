@@ -97,7 +97,12 @@ static int take_setting(void *user, const char *section, const char *name, const
         fail_line(r, "the setting was given before");
     } else {
         r->seen[s - t.rows] = true;
-        if (setting_set(s, r->config, s->name, r->cut ? long_value(r) : value, r->err) != 0) {
+        const char *given = r->cut ? long_value(r) : value;
+        if (given[0] == ';') { /* with a blank before it, it would be a comment: too easily meant as one */
+            fail_line(r, "a value cannot begin with ';'");
+            return 0;
+        }
+        if (setting_set(s, r->config, s->name, given, r->err) != 0) {
             error_prefix(r->err, "%s:%lu", r->path, r->line_number);
             r->failed = true;
         }
