@@ -69,6 +69,7 @@ struct engine {
 void engine_config_default(struct engine_config *c) {
     *c = (struct engine_config){
         .device = "auto",
+        .weights = "auto",
         .kv_dtype = "f16",
         .max_sequences = 32,
         .max_batched_tokens = 512,
@@ -665,7 +666,8 @@ int engine_open(const struct engine_config *config, struct engine **out, struct 
     }
     sem_destroy(&opening.done);
     /* The strings belong to the caller and are not needed any more. */
-    e->config.model = e->config.device = e->config.cpu_variant = e->config.kv_dtype = e->config.scheduling = NULL;
+    e->config.model = e->config.device = e->config.cpu_variant = e->config.scheduling = NULL;
+    e->config.weights = e->config.kv_dtype = NULL;
     *out = e;
     return 0;
 fail:

@@ -18,7 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define BACKEND_ABI 4u /* raise on every change of this header */
+#define BACKEND_ABI 5u /* raise on every change of this header */
 
 enum dtype {
     DTYPE_F32,
@@ -47,6 +47,15 @@ const struct dtype_info *dtype_info(enum dtype t);
 /* Bytes of n elements, false if n is not a multiple of the block or the product overflows. */
 bool dtype_row_bytes(enum dtype t, size_t n, size_t *bytes);
 
+/* How the rows that meet an I8 weight become integers; s is their scale, z their zero point. The product is
+ * y[m][j] = s[m] * scales[j] * sum_i (q[m][i] - z[m]) * W[j][i], the sum exact in 32 bits, the scales applied once. */
+enum activation_quant {
+    ACTIVATION_FLOAT,         /* weight-only: x as it is, the product summed as floats */
+    ACTIVATION_I8_TOKEN,      /* per row: s = absmax / 127, q = x / s to nearest even, z = 0; a row of zeros has s = 1 */
+    ACTIVATION_I8_TOKEN_ZERO, /* per row, asymmetric: s = (max(x, 0) - min(x, 0)) / 255, z = -128 - min / s to nearest even */
+    ACTIVATION_I8_STATIC,     /* s = input_scale, z = input_zero_point: q saturates at -128 and 127 */
+};
+
 /* A weight matrix W[n][k] (n output features, k input features) as it lies on the device. */
 struct weight {
     enum dtype dtype;
@@ -54,6 +63,11 @@ struct weight {
     size_t row_bytes;
     const void *data; /* [n] rows of row_bytes; owned by whoever loaded it (the mapping, or backend memory) */
     void *packed;     /* the backend's own form, NULL if none; owned by the backend */
+    /* I8 alone: */
+    const float *scales; /* [n], host memory until weight_load returns; each finite and >= 0 */
+    enum activation_quant activation;
+    float input_scale;        /* ACTIVATION_I8_STATIC, > 0 */
+    int32_t input_zero_point; /* ACTIVATION_I8_STATIC, -128..127 */
 };
 
 /* One of several products of the same input: y[rows][ldy], the first w->n columns written. */
@@ -79,10 +93,11 @@ struct rope_table {
 
 enum activation { ACTIVATION_SILU, ACTIVATION_GELU_TANH };
 
-/* KV memory of one layer: [block][2: K, V][kv_head][block_size tokens][head_dim] of `dtype`. */
+/* KV memory of one layer: [block][2: K, V][kv_head][block_size tokens][head_dim] of `dtype`. With I8 a block's values are
+ * followed by its scales, [2: K, V][kv_head][block_size tokens] F16: x = scale * q, symmetric, scale = absmax / 127. */
 struct kv_layer {
     void *data;
-    enum dtype dtype; /* F16 or BF16 */
+    enum dtype dtype; /* F16, BF16 or I8 */
     size_t n_blocks, block_size, n_kv_heads, head_dim;
 };
 /* Bytes of such memory, SIZE_MAX if they overflow. I8 has one F16 scale beside each head's K and each head's V of a token. */
@@ -138,6 +153,34 @@ struct sample_row {
     size_t n_candidates;       /* >= 1 */
 };
 
+/* Where the time of the calls since profiling was switched on went. */
+enum backend_op {
+    BACKEND_OP_EMBED,
+    BACKEND_OP_RMS_NORM,
+    BACKEND_OP_LINEAR,
+    BACKEND_OP_ROPE,
+    BACKEND_OP_KV_STORE,
+    BACKEND_OP_ATTENTION,
+    BACKEND_OP_SILU_MUL,
+    BACKEND_OP_GATHER_ROWS,
+    BACKEND_OP_COUNT,
+};
+struct backend_profile {
+    struct {
+        uint64_t calls;
+        uint64_t ns;      /* of the rank thread, from call to return */
+        uint64_t idle_ns; /* within these, of all threads together, what was not spent in the operation's own work:
+                             waiting for a task, for another thread, waking up (at most threads * ns) */
+    } ops[BACKEND_OP_COUNT];
+};
+
+/* What this machine does at most with the threads of this backend, measured by small loops (about a second); 0: not
+ * known, or no such instruction. An operation is a multiplication or an addition. */
+struct backend_limits {
+    double read_bytes_per_s; /* memory, far beyond the caches */
+    double i8_ops_per_s, bf16_ops_per_s, f32_ops_per_s;
+};
+
 struct backend; /* the module's own */
 
 struct backend_ops {
@@ -156,9 +199,10 @@ struct backend_ops {
     int (*host_alloc)(struct backend *b, size_t bytes, void **out, struct error *err); /* memory both sides read fast */
     void (*host_free)(struct backend *b, void *p);
 
-    /* Take a weight from host memory (the file's mapping, which outlives the backend). The CPU computes from the
-     * mapping in place or repacks at the same bits. *w has dtype, n, k, row_bytes and data (host) set; on return
-     * data/packed are the device's. */
+    /* Take a weight from host memory (the file's mapping, which outlives the backend; of an I8 weight neither data nor
+     * scales need to live on: the backend keeps its own). The CPU computes from the mapping in place or repacks at the
+     * same bits. *w has dtype, n, k, row_bytes and data (host) set; on return data/packed are the device's, and data is
+     * not NULL. */
     int (*weight_load)(struct backend *b, struct weight *w, struct error *err);
     void (*weight_unload)(struct backend *b, struct weight *w);
 
@@ -200,6 +244,11 @@ struct backend_ops {
 
     /* NULL: logits are read and tokens chosen on the host (engine/sampler.c). Else tokens[i] for rows[i], i < n. */
     int (*sample)(struct backend *b, const struct sample_row *rows, size_t n, int32_t *tokens, struct error *err);
+
+    /* Both may be NULL. profile: what was counted since the last call that switched it on (*out may be NULL), then on
+     * (from zero) or off. measure: the machine's limits; nothing else may run. */
+    int (*profile)(struct backend *b, bool on, struct backend_profile *out, struct error *err);
+    int (*measure)(struct backend *b, struct backend_limits *out, struct error *err);
 };
 
 /* The registry (engine/backend/registry.c): by name ("cpu", "null"); "auto" is the best that computes. ERROR_DEVICE if

@@ -22,7 +22,8 @@ struct engine_config {
     const char *chat_template;  /* for text_choose_chat_template; NULL = the model's own */
     const char *device;         /* "auto", "cpu" */
     const char *cpu_variant;    /* NULL = best */
-    const char *kv_dtype;       /* "f16", "bf16" */
+    const char *weights;        /* "auto": as the file has them; "int8": W8A8, "int8-weight-only", "bf16": made at load */
+    const char *kv_dtype;       /* "f16", "bf16", "int8" */
     size_t threads;             /* 0 = all the process may use */
     size_t max_model_len;       /* 0 = the model's own, cut down to what KV memory holds */
     size_t max_sequences;       /* sequences in one step */

@@ -1,0 +1,51 @@
+#include "quant/int8.h"
+
+#include <math.h>
+
+static float absmax(const float *x, size_t n) {
+    float most = 0;
+    for (size_t i = 0; i < n; i++) {
+        float a = fabsf(x[i]);
+        most = a > most ? a : most;
+    }
+    return most;
+}
+
+float int8_scale_absmax(const float *x, size_t n) {
+    float scale = absmax(x, n) / 127.0f;
+    return scale > 0 ? scale : 1.0f; /* also where a subnormal maximum underflows */
+}
+
+static float round_to_i8(float x, float scale) {
+    float q = rintf(x / scale); /* the default rounding mode: nearest even */
+    return q < -127.0f ? -127.0f : q > 127.0f ? 127.0f : q;
+}
+
+static double squared_error(const float *x, size_t n, float scale) {
+    double sum = 0;
+    for (size_t i = 0; i < n; i++) {
+        double d = (double)x[i] - (double)scale * (double)round_to_i8(x[i], scale);
+        sum += d * d;
+    }
+    return sum;
+}
+
+float int8_scale_mse(const float *x, size_t n) {
+    float whole = int8_scale_absmax(x, n), best = whole;
+    double least = squared_error(x, n, whole);
+    for (int i = 1; i < INT8_CLIP_STEPS; i++) {
+        float scale = whole * (1.0f - 0.5f * (float)i / (float)INT8_CLIP_STEPS);
+        double error = squared_error(x, n, scale);
+        if (error < least) {
+            least = error;
+            best = scale;
+        }
+    }
+    return best;
+}
+
+void int8_quantize(const float *x, size_t n, float scale, int8_t *q) {
+    for (size_t i = 0; i < n; i++) {
+        q[i] = (int8_t)round_to_i8(x[i], scale);
+    }
+}
