@@ -158,6 +158,11 @@ static void *column(const struct decoder *d, void *matrix, size_t features) {
         }                                                                                                              \
     } while (0)
 
+static int observe(struct decoder *d, enum decoder_input input, const void *x, size_t ld, size_t rows, size_t n,
+                   struct error *err) {
+    return d->observer.see ? d->observer.see(d->observer.arg, input, x, ld, rows, n, err) : 0;
+}
+
 /* attn[rows] = attention of the rows in h, KV stored on the way. */
 static int attention_block(struct decoder *d, const struct decoder_batch *b, size_t layer, struct error *err) {
     const struct backend_ops *op = d->ops;
@@ -223,6 +228,7 @@ int decoder_forward(struct decoder *d, const struct decoder_batch *b, struct err
         const struct linear_part down = {&w->down, NULL, d->delta, E};
 
         TRY(op->rms_norm(be, d->h, E, x, E, residual, E, w->attn_norm, rows, 1, E, eps, err));
+        TRY(observe(d, DECODER_INPUT_QKV, d->h, E, rows, E, err));
         TRY(attention_block(d, b, l, err));
         if (l + 1 == c->n_layers && b->n_logits < rows) {
             /* Behind the last attention, only rows whose logits are asked for matter. */
@@ -235,13 +241,16 @@ int decoder_forward(struct decoder *d, const struct decoder_batch *b, struct err
             attn = d->attn_last;
             rows = b->n_logits;
         }
+        TRY(observe(d, DECODER_INPUT_O, attn, Q, rows, Q, err));
         TRY(op->linear(be, attn, Q, rows, &attn_out, 1, err));
         if (w->post_attn_norm) {
             TRY(op->rms_norm(be, d->delta, E, d->delta, E, NULL, 0, w->post_attn_norm, rows, 1, E, eps, err));
         }
         TRY(op->rms_norm(be, d->h, E, x, E, d->delta, E, w->ffn_norm, rows, 1, E, eps, err));
+        TRY(observe(d, DECODER_INPUT_GATE_UP, d->h, E, rows, E, err));
         TRY(op->linear(be, d->h, E, rows, gate_up, 2, err));
         TRY(op->silu_mul(be, gate, 2 * F, gate, 2 * F, up, 2 * F, rows, F, c->arch->activation, err));
+        TRY(observe(d, DECODER_INPUT_DOWN, gate, 2 * F, rows, F, err));
         TRY(op->linear(be, gate, 2 * F, rows, &down, 1, err));
         if (w->post_ffn_norm) {
             TRY(op->rms_norm(be, d->delta, E, d->delta, E, NULL, 0, w->post_ffn_norm, rows, 1, E, eps, err));

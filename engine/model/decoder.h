@@ -24,6 +24,14 @@ struct decoder_batch {
     int32_t *logit_rows; /* [n_logits], n_logits <= rows: whose logits are asked for, ascending */
 };
 
+/* Who wants to see what the products of a layer read, as calibration does: x[rows][ld], `n` features of each row, device
+ * memory. */
+enum decoder_input { DECODER_INPUT_QKV, DECODER_INPUT_O, DECODER_INPUT_GATE_UP, DECODER_INPUT_DOWN, DECODER_INPUTS };
+struct decoder_observer {
+    int (*see)(void *arg, enum decoder_input input, const void *x, size_t ld, size_t rows, size_t n, struct error *err);
+    void *arg;
+};
+
 struct decoder_limits {
     size_t max_rows, max_logits; /* rows of a step; rows of logits that lie in memory at once */
     size_t kv_blocks, kv_block_size;
@@ -39,6 +47,7 @@ struct decoder {
     float *inv_freq;                    /* [2][n_rot / 2] host memory of the tables, owned */
     struct kv_layer *kv;                /* [n_layers], owned, with their device memory */
     struct decoder_limits limits;
+    struct decoder_observer observer; /* see NULL: nobody; set after decoder_open */
 
     /* Workspace, device memory; q_dim = n_heads * head_dim, kv_dim = n_kv_heads * head_dim. */
     void *workspace;

@@ -356,3 +356,47 @@ void weights_unload(struct weights *w) {
     free(w->rope_factors);
     *w = (struct weights){0};
 }
+
+static const struct role *role_of(int layer, size_t field) {
+    const struct role *roles = layer < 0 ? model_roles : layer_roles;
+    size_t n = layer < 0 ? N_MODEL_ROLES : N_LAYER_ROLES, i = 0;
+    while (i + 1 < n && roles[i].offset != field) {
+        i++;
+    }
+    return &roles[i];
+}
+
+int weights_find(const struct model_config *c, const struct model_file *file, int layer, size_t field,
+                 const struct tensor **out, struct error *err) {
+    const struct load l = {NULL, c, file};
+    const struct role *r = role_of(layer, field);
+    if (!is_present(r, c)) {
+        *out = NULL;
+        return 0;
+    }
+    return find(&l, r, layer, out, err) < 0 ? error_prefix(err, "%s", model_file_path(file)) : 0;
+}
+
+const char *weights_hf_name(const struct model_config *c, int layer, size_t field, char name[TENSOR_NAME_MAX]) {
+    struct model_config hf = *c;
+    const struct role *r = role_of(layer, field);
+    hf.from_gguf = false;
+    if (!is_present(r, c)) {
+        return NULL;
+    }
+    role_name(r, &hf, layer, name);
+    return name;
+}
+
+bool weights_is_norm(int layer, size_t field) {
+    return role_of(layer, field)->norm;
+}
+
+int weights_check_names(const struct model_config *c, const struct model_file *file, struct error *err) {
+    const struct load l = {NULL, c, file};
+    return refuse_unknown_tensors(&l, err) < 0 ? error_prefix(err, "%s", model_file_path(file)) : 0;
+}
+
+int weights_read_vector(const struct tensor *t, float *out, struct error *err) {
+    return read_vector(t, 0, out, err);
+}
