@@ -177,11 +177,24 @@ static int push_all(struct tokens *out, const int32_t *ids, size_t n, struct err
     return 0;
 }
 
+/* A template that writes BOS itself and also a text that begins with it: of the run at `first` one remains. */
+static void keep_one(struct tokens *out, size_t first, int32_t bos_id) {
+    size_t end = first;
+    while (end < out->n && out->ids[end] == bos_id) {
+        end++;
+    }
+    if (end > first + 1) {
+        memmove(out->ids + first + 1, out->ids + end, (out->n - end) * sizeof *out->ids);
+        out->n -= end - first - 1;
+    }
+}
+
 /* The prefix, the body, the suffix; the prefix is taken back where the body already begins with BOS. */
 static int encode_all(struct encoding *e, int32_t bos_id, const char *text, size_t len, const char *trusted,
                       unsigned flags, struct error *err) {
     const struct tokenizer *t = e->t;
     bool add = flags & (TEXT_ADD_SPECIAL | TEXT_ADD_SPECIAL_ALWAYS);
+    size_t first = e->out->n;
     if (add && push_all(e->out, t->prefix, t->n_prefix, err) < 0) {
         return -1;
     }
@@ -193,6 +206,9 @@ static int encode_all(struct encoding *e, int32_t bos_id, const char *text, size
         body < e->out->n && e->out->ids[body] == bos_id) {
         memmove(e->out->ids + body - t->n_prefix, e->out->ids + body, (e->out->n - body) * sizeof *e->out->ids);
         e->out->n -= t->n_prefix;
+    }
+    if (trusted && bos_id >= 0) {
+        keep_one(e->out, first, bos_id);
     }
     return add ? push_all(e->out, t->suffix, t->n_suffix, err) : 0;
 }

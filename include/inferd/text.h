@@ -81,7 +81,8 @@ enum text_encode_flags {
 int text_encode(const struct text *t, const char *bytes, size_t len, unsigned flags, struct tokens *out,
                 struct error *err);
 
-/* The same with special tokens recognised where every byte is trusted. flags: TEXT_ADD_SPECIAL or 0. */
+/* The same with special tokens recognised where every byte is trusted, and of several BOS at the beginning one: a
+ * template may write its own before a text that has one. flags: TEXT_ADD_SPECIAL or 0. */
 int text_encode_marked(const struct text *t, const struct marked_text *m, unsigned flags, struct tokens *out,
                        struct error *err);
 

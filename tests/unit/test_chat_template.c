@@ -334,6 +334,10 @@ Test(chat_template, what_messages_say_is_plain_text) {
     EXPECT_TOKENS(t, "[{\"content\":\">\"}]", 256, '<', 's',
                   '>'); /* half of it is not enough; this BOS is the tokenizer's */
     text_free(t);
+    t = open_with("{{ bos_token }}{{ bos_token }}<s>{{ messages[0].content }}{{ bos_token }}{{ bos_token }}");
+    EXPECT_TOKENS(t, "[{\"content\":\"x\"}]", 256, 'x', 256, 256); /* elsewhere they are the template's own wish */
+    EXPECT_TOKENS(t, "[{\"content\":\"<s>\"}]", 256, '<', 's', '>', 256, 256);
+    text_free(t);
 }
 
 /* ---- the chats of real models: the prompt and its tokens ---- */
