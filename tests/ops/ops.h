@@ -61,6 +61,7 @@ void test_linear(const struct fixture *f);
 void test_attention(const struct fixture *f);
 void test_rows(const struct fixture *f);
 void test_backend(const struct fixture *f);
+void test_pool(const struct fixture *f);
 /* Print timings of each variant given. threads = 0: as many as the process may run on; `only`: a type's name,
  * "attention", or NULL. */
 void bench(const struct backend_ops *ops, const char *const *variants, size_t n_variants, size_t threads,

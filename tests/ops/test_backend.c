@@ -66,7 +66,7 @@ static void test_too_many_rows(const struct fixture *f) {
 }
 
 /* Thousands of short operations back to back, with pauses in which the workers fall asleep. */
-static void test_pool(const struct fixture *f) {
+static void test_short_operations(const struct fixture *f) {
     enum { DIM = 16384, ROWS = 8 };
     float *x = xmalloc(ROWS * DIM * sizeof *x), *y = xmalloc(ROWS * DIM * sizeof *y),
           *normed = xmalloc(ROWS * DIM * sizeof *normed);
@@ -126,6 +126,6 @@ void test_backend(const struct fixture *f) {
     test_weights(f);
     test_memory(f);
     test_too_many_rows(f);
-    test_pool(f);
+    test_short_operations(f);
     test_idle();
 }

@@ -159,8 +159,11 @@ static bool run_variant(const struct backend_ops *ops, const char *variant) {
     static const struct {
         const char *name;
         void (*run)(const struct fixture *f);
-    } tests[] = {
-        {"backend", test_backend}, {"rows", test_rows}, {"linear", test_linear}, {"attention", test_attention}};
+    } tests[] = {{"backend", test_backend},
+                 {"pool", test_pool},
+                 {"rows", test_rows},
+                 {"linear", test_linear},
+                 {"attention", test_attention}};
     struct fixture f;
     if (!fixture_open(&f, ops, variant)) {
         return false;

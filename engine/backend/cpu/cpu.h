@@ -102,6 +102,9 @@ struct backend {
     size_t partial_floats;
     struct rope_cache rope[ROPE_CACHES];
     size_t rope_next; /* the cache to give up next */
+
+    bool profiling;
+    struct backend_profile profile;
 };
 
 static inline float *worker_scratch(const struct backend *b, size_t worker) {
@@ -133,6 +136,24 @@ int cpu_silu_mul(struct backend *b, void *y, size_t ldy, const void *gate, size_
                  size_t rows, size_t dim, enum activation activation, struct error *err);
 int cpu_gather_rows(struct backend *b, void *y, size_t ldy, const void *x, size_t ldx, const int32_t *index, size_t n,
                     size_t dim, struct error *err);
+
+/* The same, timed while profiling is on (profile.c); and the operation `profile`. */
+int profiled_embed(struct backend *b, void *y, size_t ldy, const struct weight *table, const int32_t *token_ids,
+                   size_t rows, float scale, struct error *err);
+int profiled_rms_norm(struct backend *b, void *y, size_t ldy, void *x, size_t ldx, const void *residual, size_t ldr,
+                      const float *w, size_t rows, size_t groups, size_t dim, float eps, struct error *err);
+int profiled_linear(struct backend *b, const void *x, size_t ldx, size_t rows, const struct linear_part *parts,
+                    size_t n_parts, struct error *err);
+int profiled_rope(struct backend *b, void *x, size_t ldx, size_t heads, size_t head_dim, const int32_t *positions,
+                  size_t rows, const struct rope_table *table, struct error *err);
+int profiled_kv_store(struct backend *b, struct kv_layer *kv, const void *k, size_t ldk, const void *v, size_t ldv,
+                      const int32_t *slot_mapping, size_t rows, struct error *err);
+int profiled_attention(struct backend *b, const struct attention_args *args, struct error *err);
+int profiled_silu_mul(struct backend *b, void *y, size_t ldy, const void *gate, size_t ldg, const void *up, size_t ldu,
+                      size_t rows, size_t dim, enum activation activation, struct error *err);
+int profiled_gather_rows(struct backend *b, void *y, size_t ldy, const void *x, size_t ldx, const int32_t *index,
+                         size_t n, size_t dim, struct error *err);
+int cpu_profile(struct backend *b, bool on, struct backend_profile *out, struct error *err);
 
 /* Does this machine, its operating system included, run the variant? */
 bool cpu_has_avx2(void);   /* AVX2, FMA, F16C */

@@ -34,12 +34,15 @@ struct pool {
     void (*fn)(void *arg, size_t i, size_t worker);
     void *arg;
     uint32_t n;
+    bool measured;
 
+    uint64_t caller_waited_ns;
     size_t n_workers; /* without the caller */
     struct worker {
-        struct pool *pool;
+        _Alignas(64) struct pool *pool;
         size_t index;
         pthread_t thread;
+        uint64_t worked_ns; /* the worker's; the caller reads it between runs */
     } workers[];
 };
 
@@ -72,6 +75,7 @@ static uint32_t chunks_left(uint64_t ticket) {
 /* Take chunks of the published loop until none is left. */
 static void work(struct pool *p, size_t worker) {
     uint32_t mine = 0, n = 0;
+    uint64_t start = 0;
     uint64_t ticket = atomic_load_explicit(&p->ticket, memory_order_acquire);
     while (chunks_left(ticket) > 0) {
         if (!atomic_compare_exchange_weak_explicit(&p->ticket, &ticket, ticket - 1, memory_order_acq_rel,
@@ -79,11 +83,17 @@ static void work(struct pool *p, size_t worker) {
             continue;
         }
         n = p->n;
+        if (mine == 0 && worker > 0 && p->measured) {
+            start = now_ns();
+        }
         p->fn(p->arg, n - chunks_left(ticket), worker);
         mine++;
         ticket = atomic_load_explicit(&p->ticket, memory_order_acquire);
     }
     if (mine > 0) {
+        if (start > 0) {
+            p->workers[worker - 1].worked_ns += now_ns() - start;
+        }
         /* From here on the loop may be over: only atomics of the pool may be touched. */
         uint32_t before = atomic_fetch_add(&p->done, mine);
         if (before + mine == n && atomic_load(&p->caller_asleep)) {
@@ -162,7 +172,9 @@ static void run_some(struct pool *p, uint32_t n, void (*fn)(void *arg, size_t i,
         futex_wake(&p->wakeups, (int)(n - 1));
     }
     work(p, 0);
+    uint64_t start = p->measured ? now_ns() : 0;
     wait_for_others(p, n);
+    p->caller_waited_ns += p->measured ? now_ns() - start : 0;
 }
 
 void pool_run(struct pool *p, size_t n, void (*fn)(void *arg, size_t i, size_t worker), void *arg) {
@@ -173,6 +185,17 @@ void pool_run(struct pool *p, size_t n, void (*fn)(void *arg, size_t i, size_t w
         return;
     }
     run_some(p, (uint32_t)n, fn, arg);
+}
+
+void pool_measure(struct pool *p, bool on) {
+    p->measured = on;
+}
+
+void pool_times(const struct pool *p, struct pool_times *out) {
+    *out = (struct pool_times){.caller_waited_ns = p->caller_waited_ns};
+    for (size_t i = 0; i < p->n_workers; i++) {
+        out->workers_ns += p->workers[i].worked_ns;
+    }
 }
 
 void pool_free(struct pool *p) {

@@ -6,7 +6,9 @@
 #define CPU_POOL_H
 
 #include <inferd/error.h>
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 struct pool;
 
@@ -18,5 +20,13 @@ void pool_free(struct pool *p); /* NULL is fine; no run may be in progress */
  * the caller wrote before is seen by fn, what fn wrote is seen by the caller after. One caller at a time; fn must not
  * call pool_run. */
 void pool_run(struct pool *p, size_t n, void (*fn)(void *arg, size_t i, size_t worker), void *arg);
+
+/* How long threads did what, since the pool was made, counted while it measures; neither during a run. */
+struct pool_times {
+    uint64_t workers_ns;       /* in fn, all workers but the caller together */
+    uint64_t caller_waited_ns; /* for the others' last calls of fn */
+};
+void pool_measure(struct pool *p, bool on);
+void pool_times(const struct pool *p, struct pool_times *out);
 
 #endif
