@@ -159,7 +159,7 @@ int params_bad_words(struct parse *ps, const struct field *f, const cJSON *value
     }
     const cJSON *v;
     cJSON_ArrayForEach(v, value) {
-        if (!cJSON_IsString(v) || v->valuestring[strspn(v->valuestring, " \t\r\n")] == '\0') {
+        if (!cJSON_IsString(v) || v->valuestring[0] == '\0') {
             return params_bad(err, f->name, "must have strings that are not empty only");
         }
         if (strlen(v->valuestring) > PARAMS_MAX_BAD_WORD) {
@@ -250,13 +250,16 @@ static int add_bad_word(struct request_params *p, const struct tokens *ids, stru
     return 0;
 }
 
+/* A word is meant at the beginning of a text and behind a space; one of white space alone is meant as it stands. */
 static int encode_bad_word(struct request_params *p, const struct text *text, const char *word, struct error *err) {
     struct tokens plain = {0}, spaced = {0};
     char with_space[PARAMS_MAX_BAD_WORD + 2] = " ";
-    word += strspn(word, " \t\r\n");
+    const char *stripped = word + strspn(word, " \t\r\n");
+    bool blank = *stripped == '\0';
+    word = blank ? word : stripped;
     strncat(with_space, word, PARAMS_MAX_BAD_WORD);
     int rc = text_encode(text, word, strlen(word), TEXT_PARSE_SPECIAL, &plain, err);
-    rc = rc ? rc : text_encode(text, with_space, strlen(with_space), TEXT_PARSE_SPECIAL, &spaced, err);
+    rc = rc || blank ? rc : text_encode(text, with_space, strlen(with_space), TEXT_PARSE_SPECIAL, &spaced, err);
     rc = rc ? rc : add_bad_word(p, &plain, err);
     if (rc == 0 && plain.n > 0 && spaced.n == plain.n && spaced.ids[0] != plain.ids[0]) {
         rc = add_bad_word(p, &spaced, err);

@@ -113,6 +113,13 @@ def test_bad_words_do_not_come(daemon, greedy):
     assert text_of(daemon, temperature=0, bad_words=[]) == greedy
 
 
+def test_a_bad_word_of_white_space(daemon):
+    yes, newline = token(daemon, " yes"), token(daemon, "\n")
+    allowed = {"temperature": 0, "max_tokens": 6, "allowed_token_ids": [yes, newline], "logit_bias": {str(newline): 100}}
+    assert text_of(daemon, **allowed) == "\n" * 6
+    assert text_of(daemon, **allowed, bad_words=["\n"]) == " yes" * 6
+
+
 def test_no_token_but_the_allowed_ones(daemon):
     yes, no = token(daemon, " yes"), token(daemon, " no")
     text = text_of(daemon, temperature=2.0, seed=1, allowed_token_ids=[yes, no], max_tokens=20)
