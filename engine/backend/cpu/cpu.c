@@ -309,4 +309,5 @@ const struct backend_ops backend_cpu_ops = {
     .silu_mul = profiled_silu_mul,
     .gather_rows = profiled_gather_rows,
     .profile = cpu_profile,
+    .measure = cpu_measure,
 };

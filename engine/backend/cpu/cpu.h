@@ -58,6 +58,11 @@ struct cpu_kernels {
     void (*rope_halves)(float *x, const float *cosines, const float *sines, size_t half);
     void (*rope_interleaved)(float *x, const float *cosines, const float *sines, size_t half);
     void (*to_half)(enum dtype dtype, uint16_t *y, const float *x, size_t n); /* F16 or BF16, nearest even */
+    /* measure.h; each peak returns the operations that its rounds did, NULL: there is no such instruction */
+    void (*measure_read)(const void *p, size_t bytes);
+    double (*measure_i8)(size_t rounds);
+    double (*measure_bf16)(size_t rounds);
+    double (*measure_f32)(size_t rounds);
 };
 
 extern const struct cpu_kernels cpu_kernels_generic;
@@ -154,6 +159,7 @@ int profiled_silu_mul(struct backend *b, void *y, size_t ldy, const void *gate, 
 int profiled_gather_rows(struct backend *b, void *y, size_t ldy, const void *x, size_t ldx, const int32_t *index,
                          size_t n, size_t dim, struct error *err);
 int cpu_profile(struct backend *b, bool on, struct backend_profile *out, struct error *err);
+int cpu_measure(struct backend *b, struct backend_limits *out, struct error *err);
 
 /* Does this machine, its operating system included, run the variant? */
 bool cpu_has_avx2(void);   /* AVX2, FMA, F16C */

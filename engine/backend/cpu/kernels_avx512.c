@@ -3,6 +3,7 @@
 #include "linear.h"
 
 #include "attention.h"
+#include "measure.h"
 #include "rows.h"
 
 const struct cpu_kernels cpu_kernels_avx512 = {
@@ -20,4 +21,5 @@ const struct cpu_kernels cpu_kernels_avx512 = {
     .rope_halves = rope_halves,
     .rope_interleaved = rope_interleaved,
     .to_half = to_half,
+    MEASURE_KERNELS,
 };
