@@ -167,8 +167,7 @@ int runner_get_logits(struct runner *r, size_t i, const float **out, struct erro
     return 0;
 }
 
-/* A step of rows [begin, end) of one sequence whose block i is block i. */
-static void fill_plain(struct runner *r, const int32_t *tokens, size_t begin, size_t end) {
+void runner_fill_plain(struct runner *r, const int32_t *tokens, size_t begin, size_t end) {
     struct decoder_batch *b = &r->batch;
     size_t block_size = r->decoder.limits.kv_block_size;
     b->rows = b->n_logits = end - begin;
@@ -188,7 +187,7 @@ static void fill_plain(struct runner *r, const int32_t *tokens, size_t begin, si
 
 int runner_self_test(struct runner *r, struct error *err) {
     static const int32_t token = 0;
-    fill_plain(r, &token, 0, 1);
+    runner_fill_plain(r, &token, 0, 1);
     if (runner_run(r, err) < 0) {
         return error_prefix(err, "self-test");
     }
@@ -215,7 +214,7 @@ int runner_evaluate(struct runner *r, const int32_t *tokens, size_t n, size_t ch
     }
     for (size_t begin = 0; begin < n; begin += chunk) {
         size_t end = begin + chunk < n ? begin + chunk : n;
-        fill_plain(r, tokens, begin, end);
+        runner_fill_plain(r, tokens, begin, end);
         if (runner_run(r, err) < 0) {
             return -1;
         }

@@ -39,6 +39,9 @@ int runner_get_logits(struct runner *r, size_t i, const float **out, struct erro
 /* One token through everything; fails if its logits are not finite. KV block 0 is written. */
 int runner_self_test(struct runner *r, struct error *err);
 
+/* r->batch: rows [begin, end) of one sequence from position 0 on, whose KV block i is block i; logits of all rows. */
+void runner_fill_plain(struct runner *r, const int32_t *tokens, size_t begin, size_t end);
+
 /*
  * For tests: compute a whole prompt from position 0 in chunks of `chunk` rows, without an engine, and hand the logits
  * [vocab_size] of each position to `sink`. Uses KV blocks from 0 on.

@@ -17,6 +17,7 @@ static const struct command commands[] = {
     {"serve", "answer requests over HTTP, as the OpenAI API does", cmd_serve},
     {"chat", "talk to a model in the terminal", cmd_chat},
     {"tokenize", "show how a model cuts text into tokens", cmd_tokenize},
+    {"eval", "tell how well a model predicts a text, and how far two configurations are apart", cmd_eval},
     {"inspect", "show what a model file holds", cmd_inspect},
     {"version", "show the version, the libraries and the processor", cmd_version},
     {"help", "show this, or the help of a command", cmd_help},
