@@ -36,7 +36,7 @@ static const struct setting rows[] = {
      .help = "where to compute; null computes nothing and makes answers up, to measure the server alone"},
     {AT(threads), SETTING_INT, .initial = "0", .min = 0, .max = 1024, .group = "Machine", .flags = SETTING_ENGINE,
      .help = "CPU threads that compute; 0: all that the process may use"},
-    {AT(cpu_variant), SETTING_CHOICE, .initial = "auto", .choices = "auto generic avx2 avx512", .group = "Machine",
+    {AT(cpu_variant), SETTING_CHOICE, .initial = "auto", .choices = "auto generic avx2 avx512 vnni amx", .group = "Machine",
      .flags = SETTING_ENGINE, .help = "CPU instructions to use"},
     {AT(memory_utilization), SETTING_NUMBER, .initial = "0.9", .min = 0.01, .max = 1, .group = "Machine",
      .flags = SETTING_ENGINE, .help = "share of the device's memory that may be used"},

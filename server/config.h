@@ -33,7 +33,7 @@ struct config {
 
     /* engine: config_engine() hands these over */
     char *device;      /* "auto", "cpu", "null" */
-    char *cpu_variant; /* "auto", "generic", "avx2", "avx512" */
+    char *cpu_variant; /* "auto", "generic", "avx2", "avx512", "vnni", "amx" */
     size_t threads;    /* 0 = all the process may use */
     size_t max_model_len;
     size_t max_sequences;

@@ -110,7 +110,7 @@ def test_version():
     assert done.returncode == 0
     version = json.loads(done.out)
     assert run("--version").out == f"inferd {version['version']}\n"
-    assert version["cpu_variant"] in ("generic", "avx2", "avx512")
+    assert version["cpu_variant"] in ("generic", "avx2", "avx512", "vnni", "amx")
     assert {"libmicrohttpd", "libuv", "cjson", "gnutls", "oniguruma", "utf8proc"} <= set(version["libraries"])
     for number in version["libraries"].values():
         assert re.match(r"\d+\.\d+", number)

@@ -8,9 +8,15 @@
  */
 #include "ops.h"
 
+#include "backend/cpu/cpu.h"
+
 #include <math.h>
 #include <stdarg.h>
 #include <time.h>
+
+#if defined(__x86_64__)
+extern const struct cpu_kernels cpu_kernels_amx_emulated;
+#endif
 
 size_t checks, failures;
 struct error err;
@@ -139,7 +145,7 @@ static bool fixture_open(struct fixture *f, const struct backend_ops *ops, const
     for (size_t i = 0; i < MAX_TEST_THREADS; i++) {
         struct backend_config config = {.threads = i + 1, .max_rows = TEST_ROWS, .variant = variant};
         if (ops->open(&config, &f->b[i], &err) < 0) {
-            printf("%-8s skipped: %s\n", variant, err.message);
+            printf("%-12s skipped: %s\n", variant, err.message);
             for (size_t j = 0; j < i; j++) {
                 ops->close(f->b[j]);
             }
@@ -172,7 +178,7 @@ static bool run_variant(const struct backend_ops *ops, const char *variant) {
         size_t checks_before = checks, failures_before = failures;
         double start = seconds();
         tests[i].run(&f);
-        printf("%-8s %-10s %8zu checks, %zu failed, %.1f s\n", variant, tests[i].name, checks - checks_before,
+        printf("%-12s %-10s %8zu checks, %zu failed, %.1f s\n", variant, tests[i].name, checks - checks_before,
                failures - failures_before, seconds() - start);
         fflush(stdout);
     }
@@ -183,7 +189,12 @@ static bool run_variant(const struct backend_ops *ops, const char *variant) {
 }
 
 int main(int argc, char **argv) {
-    static const char *const all[] = {"generic", "avx2", "avx512"};
+    static const char *const all[] = {"generic", "avx2", "avx512", "vnni", "amx", "amx-emulated"};
+#if defined(__x86_64__)
+    if (cpu_has_bf16()) { /* what its other instructions are */
+        cpu_test_kernels = &cpu_kernels_amx_emulated;
+    }
+#endif
     const char *const *variants = all;
     const char *one = NULL, *only = NULL;
     size_t n_variants = sizeof all / sizeof *all, threads = 0;
@@ -200,9 +211,7 @@ int main(int argc, char **argv) {
         } else if (strcmp(argv[i], "--only") == 0 && i + 1 < argc) {
             only = argv[++i];
         } else {
-            fprintf(
-                stderr,
-                "usage: test_ops [--bench [--threads N] [--only TYPE|attention]] [--variant generic|avx2|avx512]\n");
+            fprintf(stderr, "usage: test_ops [--bench [--threads N] [--only TYPE|attention]] [--variant NAME]\n");
             return 2;
         }
     }

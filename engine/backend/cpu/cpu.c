@@ -18,13 +18,19 @@ static const struct {
     bool (*available)(void); /* NULL: everywhere */
 } variants[] = {
 #if defined(__x86_64__)
-    {"avx512", &cpu_kernels_avx512, cpu_has_avx512},
-    {"avx2", &cpu_kernels_avx2, cpu_has_avx2},
+    {"amx", &cpu_kernels_amx, cpu_has_amx},          {"vnni", &cpu_kernels_vnni, cpu_has_vnni},
+    {"avx512", &cpu_kernels_avx512, cpu_has_avx512}, {"avx2", &cpu_kernels_avx2, cpu_has_avx2},
 #endif
     {"generic", &cpu_kernels_generic, NULL},
 };
 
+const struct cpu_kernels *cpu_test_kernels;
+
 static int pick_variant(const char *name, const struct cpu_kernels **out, struct error *err) {
+    if (name && cpu_test_kernels && strcmp(name, cpu_test_kernels->variant) == 0) {
+        *out = cpu_test_kernels;
+        return 0;
+    }
     for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
         bool available = !variants[i].available || variants[i].available();
         if (name == NULL ? available : strcmp(name, variants[i].name) == 0) {

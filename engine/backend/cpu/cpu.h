@@ -69,7 +69,11 @@ extern const struct cpu_kernels cpu_kernels_generic;
 #if defined(__x86_64__)
 extern const struct cpu_kernels cpu_kernels_avx2;
 extern const struct cpu_kernels cpu_kernels_avx512;
+extern const struct cpu_kernels cpu_kernels_vnni;
+extern const struct cpu_kernels cpu_kernels_amx;
 #endif
+/* A variant that a test program adds, found by its name alone; NULL in the server. Set before any backend is opened. */
+extern const struct cpu_kernels *cpu_test_kernels;
 
 /* Cosines and sines of the positions of the last call, which every layer asks for again. */
 struct rope_cache {
@@ -164,6 +168,9 @@ int cpu_measure(struct backend *b, struct backend_limits *out, struct error *err
 /* Does this machine, its operating system included, run the variant? */
 bool cpu_has_avx2(void);   /* AVX2, FMA, F16C */
 bool cpu_has_avx512(void); /* AVX-512 F, BW, DQ, VL, and the above */
+bool cpu_has_vnni(void);   /* AVX-512 VNNI, and the above */
+bool cpu_has_bf16(void);   /* AVX-512 BF16, and the above: no variant of its own */
+bool cpu_has_amx(void);    /* AMX tiles of int8 and BF16, and all of the above; asks the kernel for the tiles' state */
 
 /* CPUs that this process may keep busy: its affinity mask, and the cgroup's quota where there is one. At least 1. */
 size_t cpu_available_threads(void);

@@ -6,12 +6,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
 
-/* Register state that the operating system saves (XCR0): bits 1, 2 SSE and AVX; 5, 6, 7 the AVX-512 registers. */
+/* Register state that the operating system saves (XCR0): bits 1, 2 SSE and AVX; 5, 6, 7 the AVX-512 registers; 17, 18
+ * AMX's tile configuration and tiles. */
 static uint64_t saved_state(void) {
     unsigned a, b, c, d;
     if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE)) {
@@ -39,12 +41,51 @@ bool cpu_has_avx512(void) {
     }
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & want) == want;
 }
+
+bool cpu_has_vnni(void) {
+    unsigned a, b, c, d;
+    return cpu_has_avx512() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (c & bit_AVX512VNNI);
+}
+
+bool cpu_has_bf16(void) {
+    enum { AVX512_BF16 = 1 << 5 };
+    unsigned a, b, c, d;
+    return cpu_has_vnni() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & AVX512_BF16);
+}
+
+/* Linux gives a process the 8 KB of tile state only if it asks; permission holds for all its threads. */
+static bool request_tiles(void) {
+    enum { REQUEST_STATE = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA */
+    return syscall(SYS_arch_prctl, REQUEST_STATE, TILE_DATA) == 0;
+}
+
+bool cpu_has_amx(void) {
+    const unsigned want = 1u << 22 | 1u << 24 | 1u << 25; /* AMX-BF16, AMX-TILE, AMX-INT8 */
+    const uint64_t tiles = 3u << 17;
+    unsigned a, b, c, d;
+    if (!cpu_has_bf16() || (saved_state() & tiles) != tiles) {
+        return false;
+    }
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & want) == want && request_tiles();
+}
 #else
 bool cpu_has_avx2(void) {
     return false;
 }
 
 bool cpu_has_avx512(void) {
+    return false;
+}
+
+bool cpu_has_vnni(void) {
+    return false;
+}
+
+bool cpu_has_bf16(void) {
+    return false;
+}
+
+bool cpu_has_amx(void) {
     return false;
 }
 #endif

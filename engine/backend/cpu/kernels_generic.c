@@ -1,25 +1,5 @@
 /* The kernels for the variant "generic". */
 #define VARIANT_GENERIC
-#include "linear.h"
+#include "kernels.h"
 
-#include "attention.h"
-#include "measure.h"
-#include "rows.h"
-
-const struct cpu_kernels cpu_kernels_generic = {
-    .variant = "generic",
-    .linear = linear,
-    .dequantise = dequantise,
-    .attention_whole = attention_whole,
-    .attention_segment = attention_segment,
-    .attention_merge = attention_merge,
-    .scale_row = scale_row_by,
-    .add_row = add_row,
-    .rms_norm_row = rms_norm_row,
-    .silu_mul_row = silu_mul_row,
-    .gelu_mul_row = gelu_mul_row,
-    .rope_halves = rope_halves,
-    .rope_interleaved = rope_interleaved,
-    .to_half = to_half,
-    MEASURE_KERNELS,
-};
+const struct cpu_kernels cpu_kernels_generic = CPU_KERNELS("generic");
