@@ -74,8 +74,10 @@ static int open_all(struct runner *r, const struct engine_config *config, size_t
     struct model_config model;
     struct weights weights = {0};
     enum dtype kv_dtype = DTYPE_F16;
+    enum weights_format format = WEIGHTS_AUTO;
     size_t available = 0;
-    if (find_kv_dtype(config->kv_dtype, &kv_dtype, err) < 0 || memory_available(&available, err) < 0 ||
+    if (find_kv_dtype(config->kv_dtype, &kv_dtype, err) < 0 ||
+        weights_format_parse(config->weights, &format, err) < 0 || memory_available(&available, err) < 0 ||
         model_file_open(config->model, &r->file, err) < 0 || model_config_load(r->file, &model, err) < 0 ||
         backend_find(config->device ? config->device : "auto", &r->ops, err) < 0) {
         return -1;
@@ -94,7 +96,7 @@ static int open_all(struct runner *r, const struct engine_config *config, size_t
     }
     r->ops->info(r->backend, &r->backend_info);
     available = r->backend_info.own_memory ? r->backend_info.memory_total : available;
-    if (weights_load(&weights, &model, r->file, r->ops, r->backend, err) < 0) {
+    if (weights_load(&weights, &model, r->file, format, r->ops, r->backend, err) < 0) {
         return -1;
     }
     if (plan_kv(r, config, &model, weights.bytes, available, max_logits, kv_dtype, err) < 0) {

@@ -38,6 +38,9 @@ static const struct setting rows[] = {
      .help = "CPU threads that compute; 0: all that the process may use"},
     {AT(cpu_variant), SETTING_CHOICE, .initial = "auto", .choices = "auto generic avx2 avx512 vnni amx", .group = "Machine",
      .flags = SETTING_ENGINE, .help = "CPU instructions to use"},
+    {AT(weights), SETTING_CHOICE, .initial = "auto", .choices = "auto int8 int8-weight-only bf16", .group = "Machine",
+     .flags = SETTING_ENGINE,
+     .help = "the number format of the weights, made at load where the file has another; auto: the file's own"},
     {AT(memory_utilization), SETTING_NUMBER, .initial = "0.9", .min = 0.01, .max = 1, .group = "Machine",
      .flags = SETTING_ENGINE, .help = "share of the device's memory that may be used"},
     {AT(null_step_time), SETTING_SECONDS, .initial = "0", .min = 0, .max = 3600, .group = "Machine", .flags = SETTING_ENGINE,
@@ -266,6 +269,7 @@ void config_engine(const struct config *c, struct engine_config *out) {
     out->chat_template = c->chat_template[0] ? c->chat_template : NULL;
     out->device = c->device;
     out->cpu_variant = strcmp(c->cpu_variant, "auto") == 0 ? NULL : c->cpu_variant;
+    out->weights = c->weights;
     out->kv_dtype = c->kv_dtype;
     out->threads = c->threads;
     out->max_model_len = c->max_model_len;

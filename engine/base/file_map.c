@@ -41,3 +41,14 @@ void file_map_close(struct file_map *m) {
     }
     *m = (struct file_map){0};
 }
+
+void file_map_release(const struct file_map *m, size_t offset, size_t size) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    if (!m->data || offset > m->size || size > m->size - offset) {
+        return;
+    }
+    size_t begin = (offset + page - 1) / page * page, end = (offset + size) / page * page;
+    if (begin < end) { /* the mapping begins at a page */
+        (void)madvise((void *)(uintptr_t)(m->data + begin), end - begin, MADV_DONTNEED);
+    }
+}

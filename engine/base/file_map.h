@@ -14,4 +14,7 @@ struct file_map {
 int file_map_open(const char *path, struct file_map *out, struct error *err);
 void file_map_close(struct file_map *m); /* zeroes it; a zeroed one is fine */
 
+/* Give back the memory of the whole pages in [offset, offset + size); they are read from the file again when needed. */
+void file_map_release(const struct file_map *m, size_t offset, size_t size);
+
 #endif

@@ -23,4 +23,10 @@ size_t utf8_encode(uint32_t code_point, char out[4]);
 
 bool utf8_is_valid(const char *s, size_t len);
 
+/* The length of the well-formed character that begins with this byte. */
+static inline size_t utf8_length(char lead) {
+    unsigned char c = (unsigned char)lead;
+    return c < 0x80 ? 1 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : 4;
+}
+
 #endif

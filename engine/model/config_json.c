@@ -66,8 +66,7 @@ static int find_architecture(const cJSON *json, const struct architecture **out,
 
 /* Keys that change the mathematics in a way that is not implemented, with the one value that may stand there. */
 static int refuse_unsupported(const cJSON *json, const struct architecture *arch, struct error *err) {
-    static const char *const null_keys[] = {"quantization_config", "compression_config", "attn_logit_softcapping",
-                                            "final_logit_softcapping"};
+    static const char *const null_keys[] = {"attn_logit_softcapping", "final_logit_softcapping"};
     for (size_t i = 0; i < sizeof null_keys / sizeof null_keys[0]; i++) {
         if (present(json, null_keys[i])) {
             return error_set(err, ERROR_UNSUPPORTED, "%s is not supported", null_keys[i]);

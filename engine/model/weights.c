@@ -1,174 +1,173 @@
 #include "model/weights.h"
 
-#include "quant/half.h"
+#include "model/source.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* When a role's tensor exists. */
-enum presence { ALWAYS, IF_QKV_BIAS, IF_QK_NORM, IF_POST_NORMS, IF_UNTIED };
-
-enum dimension { DIM_NONE, DIM_VOCAB, DIM_EMBD, DIM_Q, DIM_KV, DIM_HEAD, DIM_FF };
-
-struct role {
-    const char *gguf;          /* behind "blk.N." for a layer's */
-    const char *hf;            /* behind "model.layers.N." for a layer's */
-    const char *hf_post_norms; /* the Hugging Face name in models with post-norms, if another */
-    size_t offset;             /* of a struct weight, or of a const float * */
-    enum dimension n, k;       /* [n][k], or [n] for vectors */
-    enum presence presence;
-    bool norm; /* Gemma's Hugging Face files hold it less 1 */
+/* A role's tensor or tensors, found and checked. */
+struct entry {
+    const struct role *role;
+    int layer;                   /* < 0: the model's */
+    struct matrix matrix;        /* of a matrix */
+    const struct tensor *vector; /* of a vector */
 };
-
-#define MODEL_ROLE(field) offsetof(struct weights, field)
-#define LAYER_ROLE(field) offsetof(struct layer_weights, field)
-
-static const struct role model_roles[] = {
-    {"token_embd.weight", "model.embed_tokens.weight", NULL, MODEL_ROLE(embed), DIM_VOCAB, DIM_EMBD, ALWAYS, false},
-    {"output_norm.weight", "model.norm.weight", NULL, MODEL_ROLE(output_norm), DIM_EMBD, DIM_NONE, ALWAYS, true},
-    {"output.weight", "lm_head.weight", NULL, MODEL_ROLE(output), DIM_VOCAB, DIM_EMBD, IF_UNTIED, false},
-};
-
-static const struct role layer_roles[] = {
-    {"attn_norm.weight", "input_layernorm.weight", NULL, LAYER_ROLE(attn_norm), DIM_EMBD, DIM_NONE, ALWAYS, true},
-    {"attn_q.weight", "self_attn.q_proj.weight", NULL, LAYER_ROLE(q), DIM_Q, DIM_EMBD, ALWAYS, false},
-    {"attn_k.weight", "self_attn.k_proj.weight", NULL, LAYER_ROLE(k), DIM_KV, DIM_EMBD, ALWAYS, false},
-    {"attn_v.weight", "self_attn.v_proj.weight", NULL, LAYER_ROLE(v), DIM_KV, DIM_EMBD, ALWAYS, false},
-    {"attn_q.bias", "self_attn.q_proj.bias", NULL, LAYER_ROLE(q_bias), DIM_Q, DIM_NONE, IF_QKV_BIAS, false},
-    {"attn_k.bias", "self_attn.k_proj.bias", NULL, LAYER_ROLE(k_bias), DIM_KV, DIM_NONE, IF_QKV_BIAS, false},
-    {"attn_v.bias", "self_attn.v_proj.bias", NULL, LAYER_ROLE(v_bias), DIM_KV, DIM_NONE, IF_QKV_BIAS, false},
-    {"attn_q_norm.weight", "self_attn.q_norm.weight", NULL, LAYER_ROLE(q_norm), DIM_HEAD, DIM_NONE, IF_QK_NORM, true},
-    {"attn_k_norm.weight", "self_attn.k_norm.weight", NULL, LAYER_ROLE(k_norm), DIM_HEAD, DIM_NONE, IF_QK_NORM, true},
-    {"attn_output.weight", "self_attn.o_proj.weight", NULL, LAYER_ROLE(o), DIM_EMBD, DIM_Q, ALWAYS, false},
-    {"post_attention_norm.weight", "post_attention_layernorm.weight", NULL, LAYER_ROLE(post_attn_norm), DIM_EMBD,
-     DIM_NONE, IF_POST_NORMS, true},
-    {"ffn_norm.weight", "post_attention_layernorm.weight", "pre_feedforward_layernorm.weight", LAYER_ROLE(ffn_norm),
-     DIM_EMBD, DIM_NONE, ALWAYS, true},
-    {"ffn_gate.weight", "mlp.gate_proj.weight", NULL, LAYER_ROLE(gate), DIM_FF, DIM_EMBD, ALWAYS, false},
-    {"ffn_up.weight", "mlp.up_proj.weight", NULL, LAYER_ROLE(up), DIM_FF, DIM_EMBD, ALWAYS, false},
-    {"ffn_down.weight", "mlp.down_proj.weight", NULL, LAYER_ROLE(down), DIM_EMBD, DIM_FF, ALWAYS, false},
-    {"post_ffw_norm.weight", "post_feedforward_layernorm.weight", NULL, LAYER_ROLE(post_ffn_norm), DIM_EMBD, DIM_NONE,
-     IF_POST_NORMS, true},
-};
-#define N_MODEL_ROLES (sizeof model_roles / sizeof model_roles[0])
-#define N_LAYER_ROLES (sizeof layer_roles / sizeof layer_roles[0])
 
 /* What every function below works on. */
 struct load {
     struct weights *w;
-    const struct model_config *c;
-    const struct model_file *file;
+    struct model_source source;
+    enum weights_format format;
+    size_t threads;
+    struct entry *entries; /* [n_entries], owned */
+    size_t n_entries, n_matrices;
+    bool *known; /* [tensors of the file], owned */
 };
 
-static bool is_present(const struct role *r, const struct model_config *c) {
-    switch (r->presence) {
-    case ALWAYS:
-        return true;
-    case IF_QKV_BIAS:
-        return c->arch->qkv_bias;
-    case IF_QK_NORM:
-        return c->arch->qk_norm;
-    case IF_POST_NORMS:
-        return c->arch->post_norms;
-    case IF_UNTIED:
-        return !c->tied_head;
+/* ---- finding ---- */
+
+static void mark(struct load *l, const struct tensor *t) {
+    if (t) {
+        l->known[t - model_file_tensor(l->source.file, 0)] = true;
+    }
+}
+
+static int find_roles(struct load *l, const struct role *roles, size_t n_roles, int layer, struct error *err) {
+    for (size_t i = 0; i < n_roles; i++) {
+        if (!role_is_present(&roles[i], l->source.config)) {
+            continue;
+        }
+        struct entry *e = &l->entries[l->n_entries];
+        *e = (struct entry){.role = &roles[i], .layer = layer};
+        if (!role_is_matrix(&roles[i])) {
+            if (model_source_vector(&l->source, &roles[i], layer, &e->vector, err) < 0) {
+                return -1;
+            }
+            mark(l, e->vector);
+        } else {
+            if (model_source_matrix(&l->source, &roles[i], layer, &e->matrix, err) < 0) {
+                return -1;
+            }
+            mark(l, e->matrix.data);
+            mark(l, e->matrix.scales);
+            mark(l, e->matrix.zeros);
+            l->n_matrices++;
+        }
+        l->n_entries++;
+    }
+    return 0;
+}
+
+static int find_all(struct load *l, struct error *err) {
+    size_t n_layers = l->source.config->n_layers, n_tensors = model_file_n_tensors(l->source.file);
+    l->entries = calloc(n_model_roles + n_layers * n_layer_roles, sizeof *l->entries);
+    l->known = calloc(n_tensors ? n_tensors : 1, sizeof *l->known);
+    if (!l->entries || !l->known) {
+        return error_memory(err);
+    }
+    if (find_roles(l, model_roles, n_model_roles, -1, err) < 0) {
+        return -1;
+    }
+    for (size_t i = 0; i < n_layers; i++) {
+        if (find_roles(l, layer_roles, n_layer_roles, (int)i, err) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static bool ends_with(const char *s, const char *suffix) {
+    size_t len = strlen(s), n = strlen(suffix);
+    return len > n && strcmp(s + len - n, suffix) == 0;
+}
+
+/* What belongs to a quantised matrix and says nothing that is needed: the parts that matrix_open looked at and found to
+ * say nothing (or copied), and scales of activations and KV caches in formats that are not computed in. */
+static bool is_quantisation(const char *name) {
+    static const char *const suffixes[] = {
+        ".weight_shape", ".weight_zero_point", ".weight_g_idx", ".g_idx",           ".weight_format",
+        ".input_scale",  ".input_zero_point",  ".k_scale",      ".v_scale",         ".q_scale",
+        ".kv_scale",     ".output_scale",      ".prob_scale",   ".k_zero_point",    ".v_zero_point",
+        ".prob_output_scale",                  ".q_zero_point", ".input_scale_ub",  ".output_zero_point",
+    };
+    for (size_t i = 0; i < sizeof suffixes / sizeof suffixes[0]; i++) {
+        if (ends_with(name, suffixes[i])) {
+            return true;
+        }
     }
     return false;
 }
 
-static size_t size_of(enum dimension d, const struct model_config *c) {
-    switch (d) {
-    case DIM_NONE:
-        return 1;
-    case DIM_VOCAB:
-        return c->vocab_size;
-    case DIM_EMBD:
-        return c->n_embd;
-    case DIM_Q:
-        return model_config_q_dim(c);
-    case DIM_KV:
-        return model_config_kv_dim(c);
-    case DIM_HEAD:
-        return c->head_dim;
-    case DIM_FF:
-        return c->n_ff;
+static bool is_all_zero(const struct tensor *t) {
+    const unsigned char *p = t->data;
+    size_t i = 0;
+    while (i < t->size && p[i] == 0) {
+        i++;
     }
-    return 0;
+    return i == t->size;
 }
 
-/* `layer` < 0: a tensor of the model, not of a layer. */
-static void role_name(const struct role *r, const struct model_config *c, int layer, char name[TENSOR_NAME_MAX]) {
-    const char *hf = r->hf_post_norms && c->arch->post_norms ? r->hf_post_norms : r->hf;
-    if (layer < 0) {
-        snprintf(name, TENSOR_NAME_MAX, "%s", c->from_gguf ? r->gguf : hf);
-    } else if (c->from_gguf) {
-        snprintf(name, TENSOR_NAME_MAX, "blk.%d.%s", layer, r->gguf);
-    } else {
-        snprintf(name, TENSOR_NAME_MAX, "model.layers.%d.%s", layer, hf);
+/* Tensors that are known not to matter. */
+static bool is_redundant(const struct load *l, const struct tensor *t) {
+    const struct model_config *c = l->source.config;
+    if (c->from_gguf) {
+        return c->arch->rope_factors && strcmp(t->name, "rope_freqs.weight") == 0; /* read by load_rope_factors */
     }
+    if (ends_with(t->name, "rotary_emb.inv_freq")) {
+        return true; /* a function of the configuration, saved by old writers */
+    }
+    if (c->tied_head && strcmp(t->name, "lm_head.weight") == 0) {
+        return true; /* a second copy of the embedding */
+    }
+    if (!model_file_quantization(l->source.file)) {
+        return false;
+    }
+    return is_quantisation(t->name) || (ends_with(t->name, ".bias") && is_all_zero(t)); /* GPTQ writers add such */
 }
 
-/* Find the tensor of a role and check its shape. */
-static int find(const struct load *l, const struct role *r, int layer, const struct tensor **out, struct error *err) {
-    char name[TENSOR_NAME_MAX];
-    role_name(r, l->c, layer, name);
-    const struct tensor *t = model_file_find(l->file, name);
-    size_t n = size_of(r->n, l->c), k = size_of(r->k, l->c);
-    if (!t) {
-        return error_set(err, ERROR_MODEL, "the tensor %s is missing", name);
-    }
-    if (r->k == DIM_NONE ? t->n_dims != 1 || t->shape[0] != n
-                         : t->n_dims != 2 || t->shape[0] != n || t->shape[1] != k) {
-        return error_set(err, ERROR_MODEL, "the tensor %s has not the shape [%zu][%zu] that the configuration asks for",
-                         name, n, k);
-    }
-    *out = t;
-    return 0;
-}
-
-static int load_matrix(const struct load *l, const struct role *r, int layer, struct weight *out, struct error *err) {
-    const struct tensor *t;
-    if (find(l, r, layer, &t, err) < 0) {
-        return -1;
-    }
-    struct weight w = {.dtype = t->dtype, .n = t->shape[0], .k = t->shape[1], .data = t->data};
-    if (t->dtype == DTYPE_I8 || t->dtype == DTYPE_I32 || !dtype_row_bytes(t->dtype, w.k, &w.row_bytes)) {
-        return error_set(err, ERROR_UNSUPPORTED, "the tensor %s has the type %s, which is not supported for weights",
-                         t->name, t->type);
-    }
-    if (l->w->ops->weight_load(l->w->backend, &w, err) < 0) {
-        return error_prefix(err, "%s", t->name);
-    }
-    *out = w;
-    l->w->bytes += t->size;
-    l->w->n_parameters += w.n * w.k;
-    return 0;
-}
-
-static float element(const struct tensor *t, size_t i) {
-    uint16_t half;
-    float x;
-    if (t->dtype == DTYPE_F32) {
-        memcpy(&x, (const char *)t->data + i * 4, sizeof x);
-        return x;
-    }
-    memcpy(&half, (const char *)t->data + i * 2, sizeof half);
-    return t->dtype == DTYPE_F16 ? float_from_half(half) : float_from_bf16(half);
-}
-
-static int read_vector(const struct tensor *t, float add, float *out, struct error *err) {
-    if (t->dtype != DTYPE_F32 && t->dtype != DTYPE_F16 && t->dtype != DTYPE_BF16) {
-        return error_set(err, ERROR_UNSUPPORTED, "the tensor %s has the type %s, which is not supported for vectors",
-                         t->name, t->type);
-    }
-    for (size_t i = 0; i < t->shape[0]; i++) {
-        out[i] = element(t, i) + add;
-        if (!isfinite(out[i])) {
-            return error_set(err, ERROR_MODEL, "the tensor %s has an element that is not a finite number", t->name);
+static int refuse_unknown_tensors(const struct load *l, struct error *err) {
+    for (size_t i = 0; i < model_file_n_tensors(l->source.file); i++) {
+        const struct tensor *t = model_file_tensor(l->source.file, i);
+        if (!l->known[i] && !is_redundant(l, t)) {
+            return error_set(err, ERROR_UNSUPPORTED,
+                             "the tensor %.100s is not part of a %s model as it is supported here", t->name,
+                             l->source.config->arch->name);
         }
     }
+    return 0;
+}
+
+static void close_load(struct load *l) {
+    model_source_close(&l->source);
+    free(l->entries);
+    free(l->known);
+}
+
+/* ---- loading ---- */
+
+static int load_matrix(const struct load *l, const struct entry *e, struct weight *out, struct error *err) {
+    struct converted c;
+    struct weights *w = l->w;
+    const struct tensor *t = e->matrix.data;
+    if (matrix_convert(&e->matrix, l->source.file, l->format, l->threads, &c, err) < 0) {
+        return -1;
+    }
+    int rc = w->ops->weight_load(w->backend, &c.w, err);
+    free(c.scales);
+    if (rc < 0 || c.w.dtype == DTYPE_I8) { /* the backend keeps its own */
+        free(c.data);
+        model_file_release(l->source.file, t->data, t->size);
+    } else if (c.data) {
+        w->owned[w->n_owned++] = c.data;
+    }
+    if (rc < 0) {
+        return error_prefix(err, "%s", t->name);
+    }
+    c.w.scales = NULL;
+    *out = c.w;
+    w->bytes += c.size;
+    w->n_parameters += c.w.n * c.w.k;
     return 0;
 }
 
@@ -183,30 +182,24 @@ struct vectors {
     size_t used;
 };
 
-static int load_vector(const struct load *l, const struct role *r, int layer, struct vectors *v, const float **out,
+static int load_vector(const struct load *l, const struct entry *e, struct vectors *v, const float **out,
                        struct error *err) {
-    const struct tensor *t;
-    if (find(l, r, layer, &t, err) < 0 ||
-        read_vector(t, r->norm && l->c->arch->norm_plus_one && !l->c->from_gguf ? 1.0f : 0.0f, v->host + v->used, err) <
-            0) {
+    if (model_source_read_vector(&l->source, e->role, e->vector, v->host + v->used, err) < 0) {
         return -1;
     }
     *out = l->w->vectors + v->used;
-    v->used += padded(t->shape[0]);
-    l->w->bytes += t->size;
-    l->w->n_parameters += t->shape[0];
+    v->used += padded(e->vector->shape[0]);
+    l->w->bytes += e->vector->size;
+    l->w->n_parameters += e->vector->shape[0];
     return 0;
 }
 
-static int load_roles(const struct load *l, const struct role *roles, size_t n_roles, int layer, void *base,
-                      struct vectors *v, struct error *err) {
-    for (size_t i = 0; i < n_roles; i++) {
-        if (!is_present(&roles[i], l->c)) {
-            continue;
-        }
-        char *field = (char *)base + roles[i].offset;
-        int rc = roles[i].k == DIM_NONE ? load_vector(l, &roles[i], layer, v, (const float **)(void *)field, err)
-                                        : load_matrix(l, &roles[i], layer, (struct weight *)(void *)field, err);
+static int load_entries(const struct load *l, struct vectors *v, struct error *err) {
+    for (size_t i = 0; i < l->n_entries; i++) {
+        const struct entry *e = &l->entries[i];
+        char *base = e->layer < 0 ? (char *)l->w : (char *)&l->w->layers[e->layer], *field = base + e->role->offset;
+        int rc = e->vector ? load_vector(l, e, v, (const float **)(void *)field, err)
+                           : load_matrix(l, e, (struct weight *)(void *)field, err);
         if (rc < 0) {
             return -1;
         }
@@ -214,65 +207,18 @@ static int load_roles(const struct load *l, const struct role *roles, size_t n_r
     return 0;
 }
 
-static size_t vectors_size(const struct model_config *c) {
+static size_t vectors_size(const struct load *l) {
     size_t total = 0;
-    for (size_t i = 0; i < N_MODEL_ROLES; i++) {
-        total += model_roles[i].k == DIM_NONE ? padded(size_of(model_roles[i].n, c)) : 0;
-    }
-    for (size_t i = 0; i < N_LAYER_ROLES; i++) {
-        if (layer_roles[i].k == DIM_NONE && is_present(&layer_roles[i], c)) {
-            total += c->n_layers * padded(size_of(layer_roles[i].n, c));
-        }
+    for (size_t i = 0; i < l->n_entries; i++) {
+        total += l->entries[i].vector ? padded(l->entries[i].vector->shape[0]) : 0;
     }
     return total;
 }
 
-static bool name_in_roles(const char *name, const struct role *roles, size_t n_roles, int layer,
-                          const struct model_config *c) {
-    for (size_t i = 0; i < n_roles; i++) {
-        char known[TENSOR_NAME_MAX];
-        role_name(&roles[i], c, layer, known);
-        if (is_present(&roles[i], c) && strcmp(name, known) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* Tensors that are known not to matter. */
-static bool is_redundant(const char *name, const struct model_config *c) {
-    if (c->from_gguf) {
-        return c->arch->rope_factors && strcmp(name, "rope_freqs.weight") == 0; /* read by load_rope_factors */
-    }
-    size_t len = strlen(name), suffix = strlen("rotary_emb.inv_freq");
-    if (len > suffix && strcmp(name + len - suffix, "rotary_emb.inv_freq") == 0) {
-        return true; /* a function of the configuration, saved by old writers */
-    }
-    return c->tied_head && strcmp(name, "lm_head.weight") == 0; /* a second copy of the embedding */
-}
-
-static int refuse_unknown_tensors(const struct load *l, struct error *err) {
-    for (size_t i = 0; i < model_file_n_tensors(l->file); i++) {
-        const char *name = model_file_tensor(l->file, i)->name;
-        int layer = -1, end = 0;
-        bool in_layer =
-            sscanf(name, l->c->from_gguf ? "blk.%5d.%n" : "model.layers.%5d.%n", &layer, &end) == 1 && end > 0;
-        bool known = in_layer ? layer >= 0 && (size_t)layer < l->c->n_layers &&
-                                    name_in_roles(name, layer_roles, N_LAYER_ROLES, layer, l->c)
-                              : name_in_roles(name, model_roles, N_MODEL_ROLES, -1, l->c);
-        if (!known && !is_redundant(name, l->c)) {
-            return error_set(err, ERROR_UNSUPPORTED,
-                             "the tensor %.100s is not part of a %s model as it is supported here", name,
-                             l->c->arch->name);
-        }
-    }
-    return 0;
-}
-
 static int load_rope_factors(const struct load *l, struct error *err) {
-    const struct tensor *t = model_file_find(l->file, "rope_freqs.weight");
-    size_t n = l->c->n_rot / 2;
-    if (!t || !l->c->from_gguf) {
+    const struct tensor *t = model_file_find(l->source.file, "rope_freqs.weight");
+    size_t n = l->source.config->n_rot / 2;
+    if (!t || !l->source.config->from_gguf) {
         return 0;
     }
     if (t->n_dims != 1 || t->shape[0] != n) {
@@ -283,7 +229,7 @@ static int load_rope_factors(const struct load *l, struct error *err) {
     if (!l->w->rope_factors) {
         return error_memory(err);
     }
-    if (read_vector(t, 0, l->w->rope_factors, err) < 0) {
+    if (model_source_read_plain_vector(t, l->w->rope_factors, err) < 0) {
         return -1;
     }
     for (size_t i = 0; i < n; i++) {
@@ -297,20 +243,18 @@ static int load_rope_factors(const struct load *l, struct error *err) {
 static int load_all(const struct load *l, struct error *err) {
     struct weights *w = l->w;
     struct vectors v = {0};
-    size_t bytes = vectors_size(l->c) * sizeof(float);
-    w->layers = calloc(l->c->n_layers, sizeof *w->layers);
+    size_t bytes = vectors_size(l) * sizeof(float);
+    w->layers = calloc(l->source.config->n_layers, sizeof *w->layers);
+    w->owned = calloc(l->n_matrices, sizeof *w->owned);
     v.host = calloc(1, bytes);
-    if (!w->layers || !v.host) {
+    if (!w->layers || !w->owned || !v.host) {
         free(v.host);
         return error_memory(err);
     }
-    w->n_layers = l->c->n_layers;
+    w->n_layers = l->source.config->n_layers;
     int rc = w->ops->alloc(w->backend, bytes, (void **)&w->vectors, err);
     if (rc == 0) {
-        rc = load_roles(l, model_roles, N_MODEL_ROLES, -1, w, &v, err);
-    }
-    for (size_t i = 0; i < w->n_layers && rc == 0; i++) {
-        rc = load_roles(l, layer_roles, N_LAYER_ROLES, (int)i, &w->layers[i], &v, err);
+        rc = load_entries(l, &v, err);
     }
     if (rc == 0) {
         rc = w->ops->upload(w->backend, w->vectors, v.host, bytes, err);
@@ -320,12 +264,23 @@ static int load_all(const struct load *l, struct error *err) {
 }
 
 int weights_load(struct weights *w, const struct model_config *c, const struct model_file *file,
-                 const struct backend_ops *ops, struct backend *backend, struct error *err) {
+                 enum weights_format format, const struct backend_ops *ops, struct backend *backend, struct error *err) {
     struct weights made = {.ops = ops, .backend = backend};
-    struct load l = {&made, c, file};
-    if (refuse_unknown_tensors(&l, err) < 0 || load_rope_factors(&l, err) < 0 || load_all(&l, err) < 0) {
+    struct load l = {.w = &made, .format = format};
+    struct backend_info info;
+    ops->info(backend, &info);
+    l.threads = info.threads;
+    if (model_source_open(&l.source, file, c, err) < 0) {
+        return -1;
+    }
+    int rc = find_all(&l, err) < 0 || refuse_unknown_tensors(&l, err) < 0 || load_rope_factors(&l, err) < 0 ||
+                     load_all(&l, err) < 0
+                 ? error_prefix(err, "%s", model_file_path(file))
+                 : 0;
+    close_load(&l);
+    if (rc < 0) {
         weights_unload(&made);
-        return error_prefix(err, "%s", model_file_path(file));
+        return -1;
     }
     *w = made;
     return 0;
@@ -336,9 +291,9 @@ void weights_unload(struct weights *w) {
         return;
     }
     for (size_t i = 0; i < w->n_layers; i++) {
-        for (size_t r = 0; r < N_LAYER_ROLES; r++) {
+        for (size_t r = 0; r < n_layer_roles; r++) {
             struct weight *m = (struct weight *)(void *)((char *)&w->layers[i] + layer_roles[r].offset);
-            if (layer_roles[r].k != DIM_NONE && m->data) {
+            if (role_is_matrix(&layer_roles[r]) && m->data) {
                 w->ops->weight_unload(w->backend, m);
             }
         }
@@ -352,6 +307,10 @@ void weights_unload(struct weights *w) {
     if (w->vectors) {
         w->ops->free(w->backend, w->vectors);
     }
+    for (size_t i = 0; i < w->n_owned; i++) {
+        free(w->owned[i]);
+    }
+    free(w->owned);
     free(w->layers);
     free(w->rope_factors);
     *w = (struct weights){0};
@@ -359,32 +318,50 @@ void weights_unload(struct weights *w) {
 
 static const struct role *role_of(int layer, size_t field) {
     const struct role *roles = layer < 0 ? model_roles : layer_roles;
-    size_t n = layer < 0 ? N_MODEL_ROLES : N_LAYER_ROLES, i = 0;
+    size_t n = layer < 0 ? n_model_roles : n_layer_roles, i = 0;
     while (i + 1 < n && roles[i].offset != field) {
         i++;
     }
     return &roles[i];
 }
 
+static int find_tensor(const struct model_source *s, const struct role *r, int layer, const struct tensor **out,
+                       struct error *err) {
+    char name[TENSOR_NAME_MAX];
+    size_t n = role_size(r->n, s->config), k = role_size(r->k, s->config);
+    if (!role_is_matrix(r)) {
+        return model_source_vector(s, r, layer, out, err);
+    }
+    role_name(r, s->config, s->config->from_gguf, layer, name);
+    const struct tensor *t = model_file_find(s->file, name);
+    if (!t) {
+        return error_set(err, ERROR_MODEL, "the tensor %s is missing", name);
+    }
+    if (t->n_dims != 2 || t->shape[0] != n || t->shape[1] != k) {
+        return error_set(err, ERROR_MODEL, "the tensor %s has not the shape [%zu][%zu] that the configuration asks for",
+                         name, n, k);
+    }
+    *out = t;
+    return 0;
+}
+
 int weights_find(const struct model_config *c, const struct model_file *file, int layer, size_t field,
                  const struct tensor **out, struct error *err) {
-    const struct load l = {NULL, c, file};
+    const struct model_source s = {.file = file, .config = c};
     const struct role *r = role_of(layer, field);
-    if (!is_present(r, c)) {
+    if (!role_is_present(r, c)) {
         *out = NULL;
         return 0;
     }
-    return find(&l, r, layer, out, err) < 0 ? error_prefix(err, "%s", model_file_path(file)) : 0;
+    return find_tensor(&s, r, layer, out, err) < 0 ? error_prefix(err, "%s", model_file_path(file)) : 0;
 }
 
 const char *weights_hf_name(const struct model_config *c, int layer, size_t field, char name[TENSOR_NAME_MAX]) {
-    struct model_config hf = *c;
     const struct role *r = role_of(layer, field);
-    hf.from_gguf = false;
-    if (!is_present(r, c)) {
+    if (!role_is_present(r, c)) {
         return NULL;
     }
-    role_name(r, &hf, layer, name);
+    role_name(r, c, false, layer, name);
     return name;
 }
 
@@ -393,10 +370,15 @@ bool weights_is_norm(int layer, size_t field) {
 }
 
 int weights_check_names(const struct model_config *c, const struct model_file *file, struct error *err) {
-    const struct load l = {NULL, c, file};
-    return refuse_unknown_tensors(&l, err) < 0 ? error_prefix(err, "%s", model_file_path(file)) : 0;
+    struct load l = {0};
+    if (model_source_open(&l.source, file, c, err) < 0) {
+        return -1;
+    }
+    int rc = find_all(&l, err) < 0 || refuse_unknown_tensors(&l, err) < 0 ? error_prefix(err, "%s", model_file_path(file)) : 0;
+    close_load(&l);
+    return rc;
 }
 
 int weights_read_vector(const struct tensor *t, float *out, struct error *err) {
-    return read_vector(t, 0, out, err);
+    return model_source_read_plain_vector(t, out, err);
 }

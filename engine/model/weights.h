@@ -1,12 +1,13 @@
 /*
- * A model's tensors on the device. Matrices stay in their file's type and, on the CPU, in its mapping; vectors (norms,
- * biases) are converted to F32. Every tensor of the file must be known and have the shape that the config says: a
+ * A model's tensors on the device. Matrices stay in their file's type and, on the CPU, in its mapping, or are converted
+ * one by one (model/convert.h); vectors (norms, biases) are converted to F32. Every tensor of the file must be known and have the shape that the config says: a
  * tensor nobody asked for could change the mathematics, so it is refused rather than ignored.
  */
 #ifndef INFERD_WEIGHTS_H
 #define INFERD_WEIGHTS_H
 
 #include "model/config.h"
+#include "model/convert.h"
 
 #include <inferd/backend.h>
 
@@ -35,12 +36,14 @@ struct weights {
     size_t n_layers;
     float *vectors;      /* device memory of all vectors, owned */
     float *rope_factors; /* [n_rot / 2] host memory, owned; NULL if the file has none */
-    size_t bytes;        /* of the file's tensors in use */
+    void **owned;        /* [n_owned] host memory of converted matrices, owned */
+    size_t n_owned;
+    size_t bytes; /* of all that is computed with: the file's tensors in use, and what was made of others */
     size_t n_parameters;
 };
 
 int weights_load(struct weights *w, const struct model_config *c, const struct model_file *file,
-                 const struct backend_ops *ops, struct backend *backend, struct error *err);
+                 enum weights_format format, const struct backend_ops *ops, struct backend *backend, struct error *err);
 void weights_unload(struct weights *w); /* NULL, a zeroed and a half-loaded one are fine */
 
 /*

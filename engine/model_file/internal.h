@@ -63,7 +63,8 @@ struct model_file {
     struct name_index tensor_index;
 
     struct metadata meta; /* GGUF, first part */
-    struct cJSON *config; /* safetensors: config.json */
+    struct cJSON *config;       /* safetensors: config.json */
+    struct cJSON *quantization; /* safetensors: quantize_config.json or hf_quant_config.json */
 };
 
 /* "PATH: offset N: reason" with ERROR_MODEL; the head of a long path is cut. Returns -1. */

@@ -315,6 +315,7 @@ void model_file_close(struct model_file *f) {
     }
     metadata_free(&f->meta);
     cJSON_Delete(f->config);
+    cJSON_Delete(f->quantization);
     free(f->tensor_index.slots);
     free(f->origins);
     free(f->tensors);
@@ -348,4 +349,25 @@ const struct tensor *model_file_find(const struct model_file *f, const char *nam
 
 const struct cJSON *model_file_config(const struct model_file *f) {
     return f->config;
+}
+
+const struct cJSON *model_file_quantization(const struct model_file *f) {
+    static const char *const keys[] = {"quantization_config", "compression_config"};
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        const cJSON *item = cJSON_GetObjectItemCaseSensitive(f->config, keys[i]);
+        if (item && !cJSON_IsNull(item)) {
+            return item;
+        }
+    }
+    return f->quantization;
+}
+
+void model_file_release(const struct model_file *f, const void *data, size_t size) {
+    for (size_t i = 0; i < f->n_parts; i++) {
+        const struct part *p = &f->parts[i];
+        const unsigned char *begin = data;
+        if (!p->borrowed && p->map.data && begin >= p->map.data && begin < p->map.data + p->map.size) {
+            file_map_release(&p->map, (size_t)(begin - p->map.data), size);
+        }
+    }
 }

@@ -52,6 +52,14 @@ const struct tensor *model_file_find(const struct model_file *f, const char *nam
 /* config.json of a safetensors model (owned by the file), NULL for a GGUF. */
 const struct cJSON *model_file_config(const struct model_file *f);
 
+/* What says how the matrices are quantised (quant/scheme.h), the first of: quantization_config and compression_config in
+ * config.json, quantize_config.json, hf_quant_config.json. NULL if nothing does. Owned by the file. */
+const struct cJSON *model_file_quantization(const struct model_file *f);
+
+/* Give pages of the mapping back that were only read to be converted (size bytes at data, in a tensor): they come back
+ * from the file when looked at again. */
+void model_file_release(const struct model_file *f, const void *data, size_t size);
+
 /* GGUF metadata. Getters return false when the key is absent or of another type (integers of any width and
  * sign convert when they fit; floats of both widths convert, and integers where a double is asked for). Strings are
  * borrowed, any bytes, not NUL-terminated. Of split files the first part's metadata count. The values of meta_type are

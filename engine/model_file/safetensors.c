@@ -236,16 +236,30 @@ static int read_json_file(const char *path, size_t max, cJSON **out, struct erro
     return 0;
 }
 
-/* config.json of a folder, when there is one. */
-static int read_config(struct model_file *f, const char *path, size_t folder_len, struct error *err) {
-    char config[MODEL_MAX_PATH];
-    if (join(path, folder_len, "config.json", config, err) < 0) {
+/* A JSON file of a folder, when there is one. */
+static int read_beside(const char *path, size_t folder_len, const char *name, cJSON **out, struct error *err) {
+    char file[MODEL_MAX_PATH];
+    if (join(path, folder_len, name, file, err) < 0) {
         return -1;
     }
-    if (access(config, F_OK) < 0 && errno == ENOENT) {
+    if (access(file, F_OK) < 0 && errno == ENOENT) {
         return 0;
     }
-    return read_json_file(config, MODEL_MAX_CONFIG_JSON, &f->config, err);
+    return read_json_file(file, MODEL_MAX_CONFIG_JSON, out, err);
+}
+
+/* config.json, and where it says nothing about quantisation the file that may. */
+static int read_config(struct model_file *f, const char *path, size_t folder_len, struct error *err) {
+    static const char *const names[] = {"quantize_config.json", "hf_quant_config.json"};
+    if (read_beside(path, folder_len, "config.json", &f->config, err) < 0) {
+        return -1;
+    }
+    for (size_t i = 0; i < 2 && !model_file_quantization(f); i++) {
+        if (read_beside(path, folder_len, names[i], &f->quantization, err) < 0) {
+            return -1;
+        }
+    }
+    return 0;
 }
 
 static int open_shard(struct model_file *f, const char *path, struct error *err) {

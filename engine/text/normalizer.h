@@ -6,7 +6,7 @@
 #define INFERD_TEXT_NORMALIZER_H
 
 #include "text/charsmap.h"
-#include "text/regex.h"
+#include "base/regex.h"
 #include "text/vocab.h"
 
 enum normalizer_kind {

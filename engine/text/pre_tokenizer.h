@@ -6,7 +6,7 @@
 #define INFERD_TEXT_PRE_TOKENIZER_H
 
 #include "text/pattern.h"
-#include "text/regex.h"
+#include "base/regex.h"
 #include "text/vocab.h"
 
 /* What becomes of the text that matches (as in the tokenizers library). */

@@ -5,6 +5,8 @@
 #ifndef INFERD_TEXT_UNICODE_CLASS_H
 #define INFERD_TEXT_UNICODE_CLASS_H
 
+#include "base/utf8.h"
+
 #include <inferd/buf.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -31,12 +33,6 @@ unsigned unicode_class_of(uint32_t code_point);
  * letters and letter-like numbers: marks, and letters in circles and squares.)
  */
 bool unicode_is_word(uint32_t code_point);
-
-/* The length of the well-formed character that begins with this byte. */
-static inline size_t utf8_length(char lead) {
-    unsigned char c = (unsigned char)lead;
-    return c < 0x80 ? 1 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : 4;
-}
 
 /* The code point at s, which begins a well-formed character. */
 static inline uint32_t utf8_get(const char *s) {

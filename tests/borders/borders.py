@@ -58,7 +58,7 @@ LIBRARIES = [
     (r"uv\.h", ["server/loop", "server/http", "server/hangup"]),
     (r"(cuda|cublas|nccl|nvml|nvrtc|cooperative_groups|mma\.h).*", ["engine/backend/cuda/"]),
     (r"(cjson/)?cJSON\.h", ["engine/base/", "engine/model_file/", "engine/model/", "engine/text/", "engine/quant/", "engine/text_open.c", "server/"]),
-    (r"onig.*\.h", ["engine/text/", "server/version.c"]),
+    (r"onig.*\.h", ["engine/base/regex.c", "server/version.c"]),
     (r"utf8proc\.h", ["engine/text/", "server/version.c"]),
     (r"ini\.h", ["server/"]),
     (r"gnutls/.*", ["server/", "engine/base/sha256.c"]),

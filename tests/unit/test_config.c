@@ -81,6 +81,7 @@ Test(config, defaults_are_those_of_the_engine) {
     cr_expect_str_eq(mine.model, "");
     cr_expect_str_eq(mine.device, engine.device);
     cr_expect_null(mine.cpu_variant);
+    cr_expect_str_eq(mine.weights, engine.weights);
     cr_expect_str_eq(mine.kv_dtype, engine.kv_dtype);
     cr_expect_eq(mine.threads, engine.threads);
     cr_expect_eq(mine.max_model_len, engine.max_model_len);
@@ -102,7 +103,7 @@ Test(config, engine_gets_what_was_set) {
     struct config c;
     struct engine_config e;
     const char *flags[] = {
-        "--device=cpu",    "--cpu-variant=avx2",       "--kv=bf16",          "--threads=3", "--ctx=77", "--batch=5",
+        "--device=cpu",    "--cpu-variant=avx2",       "--kv=bf16", "--weights=int8",          "--threads=3", "--ctx=77", "--batch=5",
         "--kv-tokens=640", "--memory-utilization=0.5", "--kv-block-size=32", "--null-step-time=13.5ms",
         "--prefix-cache=off", "--speculative-tokens=16", "--scheduling=priority", "--priority-ageing=2.5",
         "--max-waiting-tokens=9000", NULL};
@@ -112,6 +113,7 @@ Test(config, engine_gets_what_was_set) {
     cr_expect_str_eq(e.model, "m.gguf");
     cr_expect_str_eq(e.device, "cpu");
     cr_expect_str_eq(e.cpu_variant, "avx2");
+    cr_expect_str_eq(e.weights, "int8");
     cr_expect_str_eq(e.kv_dtype, "bf16");
     cr_expect_eq(e.threads, 3);
     cr_expect_eq(e.max_model_len, 77);

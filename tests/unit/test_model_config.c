@@ -125,8 +125,6 @@ Test(model_config, what_is_not_supported_is_refused_by_name) {
     refused("{" LLAMA ",\"attention_bias\":true}", ERROR_UNSUPPORTED, "attention_bias");
     refused("{" LLAMA ",\"mlp_bias\":true}", ERROR_UNSUPPORTED, "mlp_bias");
     refused("{" LLAMA ",\"partial_rotary_factor\":0.5}", ERROR_UNSUPPORTED, "partial_rotary_factor");
-    refused("{" LLAMA ",\"quantization_config\":{\"quant_method\":\"gptq\"}}", ERROR_UNSUPPORTED,
-            "quantization_config");
     refused("{" LLAMA ",\"final_logit_softcapping\":30.0}", ERROR_UNSUPPORTED, "final_logit_softcapping");
     refused("{" LLAMA ",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2.0}}", ERROR_UNSUPPORTED, "rope scaling");
     refused("{" LLAMA ",\"rope_scaling\":{\"rope_type\":\"longrope\",\"factor\":2.0}}", ERROR_UNSUPPORTED,

@@ -1,9 +1,9 @@
 /*
- * Regexes of tokenizer files, by Oniguruma (the engine that the tokenizers library uses), with limits on stack and
- * retries. Patterns come from model files only, never from clients.
+ * Regexes of model files (tokenizers, names of quantised modules), by Oniguruma (the engine that the tokenizers library
+ * uses), with limits on stack, retries and time. Patterns come from model files only, never from clients.
  */
-#ifndef INFERD_TEXT_REGEX_H
-#define INFERD_TEXT_REGEX_H
+#ifndef INFERD_REGEX_H
+#define INFERD_REGEX_H
 
 #include <inferd/error.h>
 #include <stdbool.h>

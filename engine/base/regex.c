@@ -1,6 +1,6 @@
-#include "text/regex.h"
+#include "base/regex.h"
 
-#include "text/unicode_class.h"
+#include "base/utf8.h"
 
 #include <oniguruma.h>
 #include <pthread.h>
@@ -99,7 +99,7 @@ static bool is_late(struct regex_run *run) {
 }
 
 static int too_long(struct error *err) {
-    return error_set(err, ERROR_INVALID, "the text takes too long to split by the tokenizer's pattern");
+    return error_set(err, ERROR_INVALID, "the text takes too long to match with the model's pattern");
 }
 
 int regex_find(const struct regex *r, struct regex_run *run, const char *s, size_t len, size_t from, size_t *start,
@@ -134,5 +134,5 @@ int regex_find(const struct regex *r, struct regex_run *run, const char *s, size
     }
     char why[ONIG_MAX_ERROR_MESSAGE_LEN];
     onig_error_code_to_str((OnigUChar *)why, rc);
-    return error_set(err, ERROR_INVALID, "the text cannot be split by the tokenizer's pattern: %s", why);
+    return error_set(err, ERROR_INVALID, "the text cannot be matched with the model's pattern: %s", why);
 }
