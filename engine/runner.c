@@ -8,8 +8,10 @@ static int find_kv_dtype(const char *name, enum dtype *out, struct error *err) {
         *out = DTYPE_F16;
     } else if (strcmp(name, "bf16") == 0) {
         *out = DTYPE_BF16;
+    } else if (strcmp(name, "int8") == 0) {
+        *out = DTYPE_I8;
     } else {
-        return error_set_param(err, ERROR_INVALID, "kv_dtype", "kv_dtype must be f16 or bf16, not %s", name);
+        return error_set_param(err, ERROR_INVALID, "kv_dtype", "kv_dtype must be f16, bf16 or int8, not %s", name);
     }
     return 0;
 }

@@ -46,7 +46,7 @@ static const struct setting rows[] = {
     {AT(null_step_time), SETTING_SECONDS, .initial = "0", .min = 0, .max = 3600, .group = "Machine", .flags = SETTING_ENGINE,
      .help = "device null alone: how long a step takes; 0: as short as it can be"},
 
-    {AT(kv_dtype), SETTING_CHOICE, .initial = "f16", .choices = "f16 bf16", .alias = "kv", .group = "KV memory",
+    {AT(kv_dtype), SETTING_CHOICE, .initial = "f16", .choices = "f16 bf16 int8", .alias = "kv", .group = "KV memory",
      .flags = SETTING_ENGINE, .help = "number format of the keys and values kept for each token"},
     {AT(kv_block_size), SETTING_INT, .initial = "16", .min = 8, .max = 256, .group = "KV memory",
      .flags = SETTING_ENGINE, .help = "tokens in one block, a power of two"},

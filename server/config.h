@@ -43,7 +43,7 @@ struct config {
     double priority_ageing; /* s of waiting for one level; 0 = never */
     size_t max_waiting_tokens; /* 0 = no bound */
     char *weights;  /* "auto", "int8", "int8-weight-only", "bf16" */
-    char *kv_dtype; /* "f16", "bf16" */
+    char *kv_dtype; /* "f16", "bf16", "int8" */
     size_t kv_block_size;
     size_t kv_tokens;
     bool prefix_cache;

@@ -69,6 +69,8 @@ void check_idle(struct engine *e) {
           (unsigned long long)s.kv_blocks_used);
 }
 
+const char *test_kv_dtype = "f16";
+
 struct engine_config test_config(const char *model, size_t max_sequences, size_t max_batched_tokens, size_t kv_tokens) {
     struct engine_config c;
     engine_config_default(&c);
@@ -78,6 +80,7 @@ struct engine_config test_config(const char *model, size_t max_sequences, size_t
     c.max_sequences = max_sequences;
     c.max_batched_tokens = max_batched_tokens;
     c.kv_tokens = kv_tokens;
+    c.kv_dtype = test_kv_dtype;
     return c;
 }
 

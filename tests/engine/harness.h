@@ -64,6 +64,7 @@ void check_order(const struct outcome *o, size_t i);
 void check_idle(struct engine *e);
 
 /* Two threads on the CPU, everything else as given or by default. */
+extern const char *test_kv_dtype; /* of the configurations to come; "f16" until set */
 struct engine_config test_config(const char *model, size_t max_sequences, size_t max_batched_tokens, size_t kv_tokens);
 /* These end the program when they fail. */
 struct engine *open_config(const struct engine_config *c);

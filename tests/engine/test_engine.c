@@ -740,8 +740,7 @@ static void opening(const char *model) {
     REFUSED(c.model = "/nonexistent/model.gguf", ERROR_MODEL);
     REFUSED(c.device = "abacus", ERROR_DEVICE);
     REFUSED(c.kv_dtype = "f8", ERROR_INVALID);
-    REFUSED(c.kv_dtype = "int8", ERROR_INVALID); /* the bookkeeping knows it, no kernel yet */
-    CHECK(strstr(err.message, "int8"), "%s", err.message);
+    CHECK(strstr(err.message, "f8"), "%s", err.message);
     REFUSED(c.scheduling = "lottery", ERROR_INVALID);
     REFUSED(c.priority_ageing = -1, ERROR_INVALID);
     REFUSED(c.priority_ageing = NAN, ERROR_INVALID);
@@ -763,6 +762,11 @@ static void opening(const char *model) {
     CHECK(strcmp(info.architecture, "llama") == 0 && strcmp(info.model_name, "tiny") == 0, "%s", info.model_name);
     CHECK(info.kv_bytes == (size_t)CONTEXT * 3 * 2 * 2 * 32 * 2, "%zu",
           info.kv_bytes); /* tokens layers KV heads features bytes */
+    engine_close(e);
+    c.kv_dtype = "int8";
+    CHECK(engine_open(&c, &e, &err) == 0, "%s", err.message);
+    engine_get_info(e, &info);
+    CHECK(info.kv_bytes == (size_t)CONTEXT * 3 * 2 * 2 * (32 + 2), "%zu", info.kv_bytes); /* and a scale a head */
     engine_close(e);
     engine_close(NULL);
 }
@@ -823,6 +827,11 @@ int main(void) {
         }
         fill_prompts();
         RUN(company_changes_nothing, path);
+        if (i % 3 == 0) { /* without and with sliding windows */
+            test_kv_dtype = "int8";
+            RUN(company_changes_nothing, path);
+            test_kv_dtype = "f16";
+        }
         if (i > 0) {
             continue;
         }

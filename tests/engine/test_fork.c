@@ -169,6 +169,8 @@ int main(void) {
     RUN(children_are_as_alone, path);
     RUN(a_parent_that_is_none, path);
     RUN(children_that_cannot_share, path);
+    test_kv_dtype = "int8";
+    RUN(children_are_as_alone, path);
     unlink(path);
     rmdir(folder);
     printf("%d failures\n", failures);

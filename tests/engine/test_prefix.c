@@ -197,6 +197,10 @@ int main(void) {
             return 1;
         }
         RUN(a_hit_changes_nothing, path);
+        test_kv_dtype = "int8";
+        RUN(a_hit_changes_nothing, path);
+        RUN(generated_tokens_are_found, path);
+        test_kv_dtype = "f16";
         RUN(a_shared_beginning, path);
         RUN(generated_tokens_are_found, path);
         RUN(salts_do_not_meet, path);

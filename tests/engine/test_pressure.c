@@ -138,6 +138,7 @@ int main(int argc, char **argv) {
         return 1;
     }
     RUN(pressure, path, seconds / 2, "fcfs");
+    test_kv_dtype = "int8";
     RUN(pressure, path, seconds / 2, "priority");
     unlink(path);
     rmdir(folder);

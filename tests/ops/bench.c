@@ -265,21 +265,23 @@ static void attention_call(void *arg, size_t i) {
     OK(a->ops->attention(a->b, &a->args, &err));
 }
 
-static void bench_attention(const struct backend_ops *ops, struct backend *b, size_t sequences, size_t context,
-                            size_t rows, size_t heads, size_t kv_heads, size_t dim, struct limits limits) {
+static void bench_attention(const struct backend_ops *ops, struct backend *b, enum dtype dtype, size_t sequences,
+                            size_t context, size_t rows, size_t heads, size_t kv_heads, size_t dim,
+                            struct limits limits) {
     enum { BLOCK = 16 };
     size_t blocks = (context + BLOCK - 1) / BLOCK, total = sequences * rows, width = heads * dim;
-    struct kv_layer kv = {.dtype = DTYPE_F16,
-                          .n_blocks = blocks * sequences,
-                          .block_size = BLOCK,
-                          .n_kv_heads = kv_heads,
-                          .head_dim = dim};
+    struct kv_layer kv = {
+        .dtype = dtype, .n_blocks = blocks * sequences, .block_size = BLOCK, .n_kv_heads = kv_heads, .head_dim = dim};
     size_t bytes = kv_layer_bytes(kv.dtype, kv.n_blocks, BLOCK, kv_heads, dim);
     OK(ops->alloc(b, bytes, &kv.data, &err));
     struct random r = {8};
-    for (size_t i = 0; i < bytes / 2; i++) {
-        ((uint16_t *)kv.data)[i] = reference_to_f16(random_unit(&r));
+    float *row = xmalloc(kv_heads * dim * sizeof *row);
+    for (size_t i = 0; i < blocks * sequences * BLOCK; i++) {
+        int32_t slot = (int32_t)i;
+        random_floats(&r, row, kv_heads * dim, 1);
+        OK(ops->kv_store(b, &kv, row, kv_heads * dim, row, kv_heads * dim, &slot, 1, &err));
     }
+    free(row);
     int32_t *tables = xmalloc(sequences * blocks * sizeof *tables), *cu = xmalloc((sequences + 1) * sizeof *cu);
     int32_t *contexts = xmalloc(sequences * sizeof *contexts);
     float *q = xmalloc(total * width * sizeof *q), *out = xmalloc(total * width * sizeof *out);
@@ -313,11 +315,12 @@ static void bench_attention(const struct backend_ops *ops, struct backend *b, si
         keys += (double)(context - i);
     }
     double t = median_time(attention_call, &a), flops = 4 * keys * (double)(sequences * width) / t;
-    double rate = (double)sequences * (double)context * (double)(kv_heads * dim * 4) / t;
-    printf("  attention %2zu/%zu x %-3zu  %2zu sequences, %4zu of %5zu %9.1f us %7.1f GB/s (%3.0f%%) %8.1f GFLOP/s "
-           "(%3.0f%%)\n",
-           heads, kv_heads, dim, sequences, rows, context, 1e6 * t, 1e-9 * rate, 100 * rate / limits.bytes,
-           1e-9 * flops, 100 * flops / limits.flops);
+    double rate = (double)sequences * (double)context * (double)kv_layer_bytes(dtype, 1, 1, kv_heads, dim) / t;
+    printf(
+        "  attention %-4s %2zu/%zu x %-3zu  %2zu sequences, %4zu of %5zu %9.1f us %7.1f GB/s (%3.0f%%) %8.1f GFLOP/s "
+        "(%3.0f%%)\n",
+        dtype_info(dtype)->name, heads, kv_heads, dim, sequences, rows, context, 1e6 * t, 1e-9 * rate,
+        100 * rate / limits.bytes, 1e-9 * flops, 100 * flops / limits.flops);
     ops->free(b, kv.data);
     free(tables), free(cu), free(contexts), free(q), free(out);
 }
@@ -352,12 +355,15 @@ static void bench_variant(const struct backend_ops *ops, const char *variant, si
         ops->close(b);
         return;
     }
-    bench_attention(ops, b, 1, 192, 1, 9, 3, 64, limits);
-    bench_attention(ops, b, 32, 192, 1, 9, 3, 64, limits);
-    bench_attention(ops, b, 1, 8192, 1, 9, 3, 64, limits);
-    bench_attention(ops, b, 1, 512, 512, 9, 3, 64, limits);
-    bench_attention(ops, b, 1, 4096, 512, 32, 4, 128, limits);
-    bench_attention(ops, b, 8, 1024, 1, 32, 4, 128, limits);
+    static const enum dtype kv_dtypes[] = {DTYPE_F16, DTYPE_I8};
+    for (size_t i = 0; i < 2; i++) {
+        bench_attention(ops, b, kv_dtypes[i], 1, 192, 1, 9, 3, 64, limits);
+        bench_attention(ops, b, kv_dtypes[i], 32, 192, 1, 9, 3, 64, limits);
+        bench_attention(ops, b, kv_dtypes[i], 1, 8192, 1, 9, 3, 64, limits);
+        bench_attention(ops, b, kv_dtypes[i], 1, 512, 512, 9, 3, 64, limits);
+        bench_attention(ops, b, kv_dtypes[i], 1, 2048, 512, 32, 4, 128, limits);
+        bench_attention(ops, b, kv_dtypes[i], 8, 1024, 1, 32, 4, 128, limits);
+    }
     ops->close(b);
 }
 

@@ -249,6 +249,70 @@ static void test_kv_store_shape(const struct fixture *f, struct random *r, enum 
     free(k), free(v), free(want);
 }
 
+/* What I8 keeps of x[n]: nearest multiples of an F16 scale, absmax / 127. */
+static void want_i8(const float *x, size_t n, uint8_t *q, uint8_t *scale) {
+    double top = 0;
+    bool finite = true;
+    for (size_t i = 0; i < n; i++) {
+        finite = finite && isfinite(x[i]);
+        top = fmax(top, fabs((double)x[i]));
+    }
+    uint16_t half = reference_to_f16((double)((float)top / 127));
+    double step = reference_f16(half);
+    finite = finite && isfinite(step);
+    for (size_t i = 0; i < n; i++) {
+        double d = finite && step > 0 ? (double)x[i] / step : 0;
+        q[i] = (uint8_t)(int8_t)(d > 127 ? 127 : d < -127 ? -127 : nearbyint(d));
+    }
+    half = finite ? half : 0x7e00;
+    memcpy(scale, &half, sizeof half);
+}
+
+static void test_kv_store_i8(const struct fixture *f, struct random *r, size_t heads, size_t head_dim,
+                             size_t block_size, size_t threads) {
+    enum { ROWS = 23, BLOCKS = 9 };
+    size_t n = heads * head_dim, ld = n + PAD, bytes = kv_layer_bytes(DTYPE_I8, BLOCKS, block_size, heads, head_dim);
+    CHECK(bytes == 2 * BLOCKS * block_size * heads * (head_dim + 2), "kv_layer_bytes gives %zu", bytes);
+    float *x[2] = {xmalloc(ROWS * ld * sizeof **x), xmalloc(ROWS * ld * sizeof **x)};
+    for (size_t i = 0; i < ROWS; i++) {
+        for (size_t v = 0; v < 2; v++) {
+            /* rows of all sizes: zeros, some whose scale is subnormal or none, NaN and infinity among numbers */
+            static const double sizes[] = {1, 30, 1e-3, 0, 1e-4, 3e-6, 1e6, 1e7, 4};
+            random_floats(r, x[v] + i * ld, ld, sizes[i % 9]);
+            x[v][i * ld] = i == 11 ? NAN : i == 12 ? -INFINITY : x[v][i * ld];
+        }
+    }
+    struct kv_layer kv = {
+        .dtype = DTYPE_I8, .n_blocks = BLOCKS, .block_size = block_size, .n_kv_heads = heads, .head_dim = head_dim};
+    OK(f->ops->alloc(f->b[0], bytes, &kv.data, &err));
+    uint8_t *want = xmalloc(bytes), *got = kv.data;
+    int32_t slots[ROWS];
+    size_t stored = BLOCKS * block_size < ROWS ? BLOCKS * block_size : ROWS;
+    for (size_t i = 0; i < stored; i++) {
+        slots[i] = (int32_t)((i * 7 + 3) % (BLOCKS * block_size));
+        size_t block = (size_t)slots[i] / block_size, offset = (size_t)slots[i] % block_size;
+        for (size_t j = 0; j < 2 * heads; j++) {
+            uint8_t *at = want + block * (bytes / BLOCKS);
+            size_t token = j * block_size + offset, head = j % heads;
+            want_i8(x[j / heads] + i * ld + head * head_dim, head_dim, at + token * head_dim,
+                    at + 2 * n * block_size + 2 * token);
+        }
+    }
+    OK(f->ops->kv_store(f->b[threads - 1], &kv, x[0], ld, x[1], ld, slots, stored, &err));
+    /* Halfway between two integers a product and a quotient may round to either side. */
+    size_t wrong = 0, off = 0;
+    for (size_t i = 0; i < bytes; i++) {
+        size_t in_block = i % (bytes / BLOCKS);
+        int distance = abs((int)(int8_t)got[i] - (int)(int8_t)want[i]);
+        wrong += in_block < 2 * n * block_size ? distance > 1 : distance > 0;
+        off += distance == 1;
+    }
+    CHECK(wrong == 0 && off <= bytes / 1000, "kv_store I8, %zu heads of %zu, blocks of %zu: %zu bytes wrong, %zu off",
+          heads, head_dim, block_size, wrong, off);
+    f->ops->free(f->b[0], kv.data);
+    free(x[0]), free(x[1]), free(want);
+}
+
 /* Chains and cycles of copies, in order; whole blocks, whatever they hold. */
 static void test_kv_copy(const struct fixture *f, struct random *r, enum dtype dtype, size_t heads, size_t head_dim,
                          size_t block_size) {
@@ -299,5 +363,9 @@ void test_rows(const struct fixture *f) {
         test_kv_store_shape(f, &r, dtype, 1, 2, 5, threads);
         test_kv_store_shape(f, &r, dtype, 5, 1024, 3, threads);
         test_kv_store_shape(f, &r, dtype, 2, 82, 32, threads);
+        test_kv_store_i8(f, &r, 3, 64, 16, threads);
+        test_kv_store_i8(f, &r, 1, 2, 5, threads);
+        test_kv_store_i8(f, &r, 2, 1024, 3, threads);
+        test_kv_store_i8(f, &r, 2, 82, 32, threads);
     }
 }

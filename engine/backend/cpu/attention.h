@@ -3,29 +3,19 @@
  *
  * The order of a sum. Positions are cut into segments of ATTENTION_SEGMENT and these into tiles of ATTENTION_KEYS, both
  * at multiples of their size, whatever is asked. A query runs the online softmax (Milakov & Gimelshein 2018) over
- * its keys of a segment, tile by tile, and merges the segments in order. Scores are dot products in lanes (tile.h),
+ * its keys of a segment, tile by tile, and merges the segments in order. Scores are dot products (attention_scores.h),
  * values add up key by key. So a query's result depends on its position and its keys alone: not on the other queries of
  * its tile, not on how a prompt was cut into chunks, and not on whether the segments were computed by one thread or by
  * many.
  *
- * A task is one KV head and a tile of queries (all heads of the group, several tokens): each K and V row is read and
- * converted once for all of them.
+ * A task is one KV head and a tile of queries (all heads of the group, several tokens): each K and V row is read
+ * once for all of them.
  */
-#include "tile.h"
+#include "attention_scores.h"
+#include "attention_values.h"
+#include "half.h"
 
 #include <math.h>
-
-/* One task's memory, cut out of the worker's scratch. P = head_dim rounded up to 16; Q = queries of the tile. */
-struct attention_work {
-    const struct attention_task *t;
-    size_t dim, padded, queries;
-    float *k, *v;          /* [ATTENTION_KEYS][P] */
-    float *q;              /* [Q][P] */
-    float *s;              /* [Q][ATTENTION_KEYS], scores, then probabilities */
-    float *o, *m, *l;      /* of the segment: [Q][P] values, [Q] maximum, [Q] sum; l = 0 while no key was seen */
-    float *to, *tm, *tl;   /* of all segments so far */
-    uint32_t *begin, *end; /* [Q], the keys of the current tile that the query sees, relative to the tile */
-};
 
 static float *carve(float **p, size_t n) {
     float *r = *p;
@@ -36,10 +26,12 @@ static float *carve(float **p, size_t n) {
 static void attention_carve(struct attention_work *w, const struct attention_task *t) {
     float *p = t->scratch;
     *w = (struct attention_work){.t = t, .dim = t->args->head_dim, .queries = t->n_rows * t->n_heads};
-    w->padded = (w->dim + 15) / 16 * 16;
+    w->padded = (w->dim + 31) / 32 * 32;
     w->k = carve(&p, ATTENTION_KEYS * w->padded);
     w->v = carve(&p, ATTENTION_KEYS * w->padded);
     w->q = carve(&p, w->queries * w->padded);
+    w->q16 = (int16_t *)carve(&p, (w->queries * w->padded + 1) / 2);
+    w->q_scale = carve(&p, w->queries);
     w->s = carve(&p, w->queries * ATTENTION_KEYS);
     w->o = carve(&p, w->queries * w->padded);
     w->to = carve(&p, w->queries * w->padded);
@@ -58,51 +50,91 @@ static void visible(const struct attention_task *t, size_t r, size_t *begin, siz
     *begin = window > 0 && *end > window ? *end - window : 0;
 }
 
-VEC_INLINE void load_half_row(enum dtype dtype, const uint16_t *p, size_t dim, float *out) {
-    size_t d = 0;
-    if (dtype == DTYPE_F16) {
-        for (; d + 16 <= dim; d += 16) {
-            v16_store(out + d, v16_load_f16(p + d));
-        }
-        if (d < dim) {
-            v16_store(out + d, v16_load_f16_n(p + d, dim - d));
-        }
-    } else {
-        for (; d + 16 <= dim; d += 16) {
-            v16_store(out + d, v16_load_bf16(p + d));
-        }
-        if (d < dim) {
-            v16_store(out + d, v16_load_bf16_n(p + d, dim - d));
-        }
-    }
+VEC_INLINE size_t dtype_bytes(enum dtype type) {
+    return type == DTYPE_I8 ? 1 : 2;
 }
 
-/* K and V of positions [begin, end) to rows position - tile. */
-static void load_tile(const struct attention_work *w, size_t tile, size_t begin, size_t end) {
+VEC_INLINE float load_half(const uint8_t *p) {
+    uint16_t h;
+    memcpy(&h, p, sizeof h);
+    return f32_from_half(h);
+}
+
+/* Where the rows of positions [begin, end) lie. */
+static void locate(struct attention_work *w, size_t tile, size_t begin, size_t end) {
     const struct attention_args *a = w->t->args;
     const struct kv_layer *kv = a->kv;
     const int32_t *table = a->block_tables + w->t->sequence * a->max_blocks;
-    size_t head_elements = kv->block_size * kv->head_dim;
-    for (size_t pos = begin; pos < end; pos++) {
-        size_t block = (size_t)table[pos / kv->block_size], offset = pos % kv->block_size;
-        const uint16_t *k = (const uint16_t *)kv->data + (2 * block * kv->n_kv_heads + w->t->kv_head) * head_elements +
-                            offset * kv->head_dim;
-        const uint16_t *v = k + kv->n_kv_heads * head_elements;
-        load_half_row(kv->dtype, k, w->dim, w->k + (pos - tile) * w->padded);
-        load_half_row(kv->dtype, v, w->dim, w->v + (pos - tile) * w->padded);
+    bool scaled = kv->dtype == DTYPE_I8;
+    size_t row = kv->head_dim * dtype_bytes(kv->dtype), head = kv->block_size * row, values = kv->n_kv_heads * head;
+    size_t scales = kv->n_kv_heads * kv->block_size * sizeof(uint16_t), block = 2 * (values + (scaled ? scales : 0));
+    for (size_t pos = begin; pos < end;) {
+        size_t offset = pos % kv->block_size, n = min_size(kv->block_size - offset, end - pos), j = pos - tile;
+        const uint8_t *at = (const uint8_t *)kv->data + (size_t)table[pos / kv->block_size] * block;
+        const uint8_t *k = at + w->t->kv_head * head + offset * row;
+        const uint8_t *s = at + 2 * values + (w->t->kv_head * kv->block_size + offset) * sizeof(uint16_t);
+        for (size_t i = 0; i < n; i++) {
+            w->k_rows[j + i] = k + i * row;
+            w->v_rows[j + i] = k + i * row + values;
+        }
+        for (size_t i = 0; scaled && i < n; i++) {
+            w->k_scales[j + i] = load_half(s + 2 * i);
+            w->v_scales[j + i] = load_half(s + 2 * i + scales);
+        }
+        pos += n;
     }
 }
 
-/* s[q][j] = q . k[j] for j in [begin, end) of the tile, which begins at a multiple of TILE_COLS or earlier */
-static void scores(const struct attention_work *w, size_t begin, size_t end) {
-    for (size_t j = begin / TILE_COLS * TILE_COLS; j < end; j += TILE_COLS) {
-        for (size_t q = 0; q < w->queries; q += TILE_ROWS) {
-            float part[TILE_ROWS * TILE_COLS];
-            size_t rows = min_size(TILE_ROWS, w->queries - q);
-            tile_rows(rows, w->q + q * w->padded, w->padded, w->k + j * w->padded, w->padded, w->padded, part);
-            for (size_t r = 0; r < rows; r++) {
-                memcpy(w->s + (q + r) * ATTENTION_KEYS + j, part + r * TILE_COLS, TILE_COLS * sizeof *part);
-            }
+/* A panel's row: the elements as floats, or as they are if they are I8, and zeros behind. */
+VEC_INLINE void copy_row(enum dtype from, enum dtype to, const uint8_t *p, size_t dim, size_t padded, float *out) {
+    if (to == DTYPE_I8) {
+        memcpy(out, p, dim);
+        memset((uint8_t *)out + dim, 0, padded - dim);
+        return;
+    }
+    size_t d = 0;
+    for (; d + 16 <= dim; d += 16) {
+        v16_store(out + d, load_elements(from, p, d));
+    }
+    if (d < dim) {
+        uint8_t rest[sizeof(v16)] = {0};
+        memcpy(rest, p + d * dtype_bytes(from), (dim - d) * dtype_bytes(from));
+        v16_store(out + d, load_elements(from, rest, 0));
+        d += 16;
+    }
+    if (d < padded) {
+        v16_store(out + d, v16_zero());
+    }
+}
+
+static void to_panel(enum dtype from, enum dtype to, const uint8_t **rows, size_t begin, size_t end, size_t dim,
+                     size_t padded, float *panel) {
+    for (size_t j = begin; j < end; j++) {
+        copy_row(from, to, rows[j], dim, padded, panel + j * padded);
+        rows[j] = (const uint8_t *)(panel + j * padded);
+    }
+}
+
+/* K and V of positions [begin, end) of the tile: where they lie, or in panels. */
+static void load_tile(struct attention_work *w, size_t tile, size_t begin, size_t end) {
+    enum dtype type = w->t->args->kv->dtype;
+    size_t from = begin - tile, to = end - tile;
+    locate(w, tile, begin, end);
+    /* A panel for many queries, and where a row's end is no whole vector. */
+    bool many = w->queries > ATTENTION_DIRECT, whole = w->dim == w->padded;
+    w->k_type = type == DTYPE_I8 || (!many && whole) ? type : DTYPE_F32;
+    w->v_type = !many && w->dim % 16 == 0 ? type : DTYPE_F32;
+    if (w->k_type == DTYPE_F32 || !whole) {
+        to_panel(type, w->k_type, w->k_rows, from, to, w->dim, w->padded, w->k);
+    }
+    if (w->v_type == DTYPE_F32) {
+        to_panel(type, DTYPE_F32, w->v_rows, from, to, w->dim, w->padded, w->v);
+    }
+    /* Keys in the same sixteens that no query sees: any readable row, their scores are masked. */
+    for (size_t j = from / 16 * 16; j < (to + 15) / 16 * 16; j++) {
+        if (j < from || j >= to) {
+            w->k_rows[j] = w->k_rows[from];
+            w->k_scales[j] = w->v_scales[j] = 0;
         }
     }
 }
@@ -128,15 +160,20 @@ static float exp1(float x) {
     return t[0];
 }
 
-/* Scores of query q become exp(score - maximum); what was summed so far is rescaled to the new maximum. */
+/* Scores of query q become exp(score - maximum), times the scale of an I8 value; what was summed so far is rescaled to
+ * the new maximum. */
 static void softmax_row(const struct attention_work *w, size_t q) {
     float *s = w->s + q * ATTENTION_KEYS;
     size_t begin = w->begin[q], end = w->end[q];
     size_t first = begin / 16, last = (end + 15) / 16;
     const v16 scale = v16_set1(w->t->args->scale);
+    const bool scaled = w->t->args->kv->dtype == DTYPE_I8; /* V's scales are taken into the probabilities */
     v16 top = v16_set1(-INFINITY);
     for (size_t i = first; i < last; i++) {
-        v16 x = mask_lanes(v16_mul(v16_load(s + 16 * i), scale), i, begin, end);
+        v16 x = v16_mul(v16_load(s + 16 * i), scale);
+        if (16 * i < begin || 16 * (i + 1) > end) {
+            x = mask_lanes(x, i, begin, end);
+        }
         v16_store(s + 16 * i, x);
         top = v16_max(top, x);
     }
@@ -145,8 +182,8 @@ static void softmax_row(const struct attention_work *w, size_t q) {
     v16 sum = v16_zero();
     for (size_t i = first; i < last; i++) {
         v16 p = v16_exp(v16_sub(v16_load(s + 16 * i), v16_set1(m)));
-        v16_store(s + 16 * i, p);
         sum = v16_add(sum, p);
+        v16_store(s + 16 * i, scaled ? v16_mul(p, v16_load(w->v_scales + 16 * i)) : p);
     }
     float l = w->l[q];
     if (m != old && l != 0) {
@@ -158,105 +195,7 @@ static void softmax_row(const struct attention_work *w, size_t q) {
     w->m[q] = m;
 }
 
-/* o[r] += sum over keys j in [begin, end) of p[r][j] * v[j], `rows` queries (a constant) by TILE_COLS * 16 columns */
-VEC_INLINE void values_tile(const unsigned rows, const unsigned cols, const float *p, const float *v, size_t ldv,
-                            size_t begin, size_t end, float *o) {
-    v16 acc[TILE_ROWS * TILE_COLS];
-    UNROLL for (unsigned r = 0; r < rows; r++) {
-        UNROLL for (unsigned c = 0; c < cols; c++) {
-            acc[r * cols + c] = v16_load(o + r * ldv + 16 * c);
-        }
-    }
-    for (size_t j = begin; j < end; j++) {
-        v16 vv[TILE_COLS];
-        UNROLL for (unsigned c = 0; c < cols; c++) {
-            vv[c] = v16_load(v + j * ldv + 16 * c);
-        }
-        UNROLL for (unsigned r = 0; r < rows; r++) {
-            v16 pv = v16_set1(p[r * ATTENTION_KEYS + j]);
-            UNROLL for (unsigned c = 0; c < cols; c++) {
-                acc[r * cols + c] = v16_fma(pv, vv[c], acc[r * cols + c]);
-            }
-        }
-    }
-    UNROLL for (unsigned r = 0; r < rows; r++) {
-        UNROLL for (unsigned c = 0; c < cols; c++) {
-            v16_store(o + r * ldv + 16 * c, acc[r * cols + c]);
-        }
-    }
-}
-
-VEC_INLINE void values_cols(const unsigned rows, const float *p, const float *v, size_t dim, size_t begin, size_t end,
-                            float *o) {
-    size_t d = 0;
-    for (; d + 16 * TILE_COLS <= dim; d += 16 * TILE_COLS) {
-        values_tile(rows, TILE_COLS, p, v + d, dim, begin, end, o + d);
-    }
-    for (; d < dim; d += 16) {
-        values_tile(rows, 1, p, v + d, dim, begin, end, o + d);
-    }
-}
-
-static void values_rows(const struct attention_work *w, size_t q, size_t rows, size_t begin, size_t end) {
-    const float *p = w->s + q * ATTENTION_KEYS;
-    float *o = w->o + q * w->padded;
-    switch (rows) {
-#if TILE_ROWS > 1
-    case 2:
-        values_cols(2, p, w->v, w->padded, begin, end, o);
-        break;
-    case 3:
-        values_cols(3, p, w->v, w->padded, begin, end, o);
-        break;
-#endif
-#if TILE_ROWS > 3
-    case 4:
-        values_cols(4, p, w->v, w->padded, begin, end, o);
-        break;
-    case 5:
-        values_cols(5, p, w->v, w->padded, begin, end, o);
-        break;
-    case 6:
-        values_cols(6, p, w->v, w->padded, begin, end, o);
-        break;
-#endif
-    default:
-        values_cols(1, p, w->v, w->padded, begin, end, o);
-        break;
-    }
-}
-
-/* The keys that all of some queries see are taken together, those before and behind one query at a time: no query ever
- * touches a key that it does not see, and each takes its keys in rising order. */
-static void values(const struct attention_work *w) {
-    for (size_t q = 0; q < w->queries; q += TILE_ROWS) {
-        size_t rows = min_size(TILE_ROWS, w->queries - q);
-        size_t begin = 0, end = ATTENTION_KEYS;
-        for (size_t r = 0; r < rows; r++) {
-            begin = max_size(begin, w->begin[q + r]);
-            end = min_size(end, w->end[q + r]);
-        }
-        if (begin >= end) {
-            for (size_t r = 0; r < rows; r++) {
-                values_rows(w, q + r, 1, w->begin[q + r], w->end[q + r]);
-            }
-            continue;
-        }
-        for (size_t r = 0; r < rows; r++) {
-            if (w->begin[q + r] < begin) {
-                values_rows(w, q + r, 1, w->begin[q + r], begin);
-            }
-        }
-        values_rows(w, q, rows, begin, end);
-        for (size_t r = 0; r < rows; r++) {
-            if (w->end[q + r] > end) {
-                values_rows(w, q + r, 1, end, w->end[q + r]);
-            }
-        }
-    }
-}
-
-static void attend_tile(const struct attention_work *w, size_t tile, size_t begin, size_t end) {
+static void attend_tile(struct attention_work *w, size_t tile, size_t begin, size_t end) {
     load_tile(w, tile, begin, end);
     scores(w, begin - tile, end - tile);
     for (size_t q = 0; q < w->queries; q++) {
@@ -275,7 +214,7 @@ static void attend_tile(const struct attention_work *w, size_t tile, size_t begi
 }
 
 /* o, m, l over the keys of one segment that the tile's queries see */
-static void attend_segment(const struct attention_work *w, size_t segment) {
+static void attend_segment(struct attention_work *w, size_t segment) {
     size_t begin, end, unused;
     visible(w->t, 0, &begin, &unused);
     visible(w->t, w->t->n_rows - 1, &unused, &end);
@@ -329,6 +268,21 @@ static void attention_finish(const struct attention_work *w) {
     }
 }
 
+/* q16 is as fine as the exact sum of products with I8 allows. A query that holds no finite number has the scale NaN. */
+static void quantise_query(const struct attention_work *w, size_t q) {
+    const float *from = w->q + q * w->padded;
+    int16_t *to = w->q16 + q * w->padded;
+    float top = magnitude_row(from, w->padded);
+    float limit = 2147483647.0f / 128 / (float)w->padded;
+    limit = limit < 32767 ? floorf(limit) : 32767;
+    float by = top >= 1e-30f ? limit / top : 0;
+    w->q_scale[q] = by > 0 ? top / limit : top * 0;
+    for (size_t d = 0; d < w->padded; d += 16) {
+        v16 x = v16_load(from + d);
+        v16_store_i16(to + d, by > 0 ? quantised(x, by, limit) : v16_zero());
+    }
+}
+
 static void load_queries(const struct attention_work *w) {
     const struct attention_task *t = w->t;
     for (size_t q = 0; q < w->queries; q++) {
@@ -337,6 +291,9 @@ static void load_queries(const struct attention_work *w) {
         float *to = w->q + q * w->padded;
         memcpy(to, from, w->dim * sizeof *to);
         memset(to + w->dim, 0, (w->padded - w->dim) * sizeof *to);
+        if (t->args->kv->dtype == DTYPE_I8) {
+            quantise_query(w, q);
+        }
     }
 }
 

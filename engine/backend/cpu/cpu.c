@@ -58,7 +58,7 @@ static size_t round_up(size_t n, size_t to) {
 static size_t scratch_floats(void) {
     size_t panel = (size_t)LINEAR_PANEL * LINEAR_CHUNK;
     size_t attention = (size_t)2 * ATTENTION_KEYS * MAX_HEAD_DIM + (size_t)ATTENTION_QUERIES * ATTENTION_KEYS +
-                       (size_t)3 * ATTENTION_QUERIES * MAX_HEAD_DIM + (size_t)6 * round_up(ATTENTION_QUERIES, 16);
+                       (size_t)4 * ATTENTION_QUERIES * MAX_HEAD_DIM + (size_t)8 * round_up(ATTENTION_QUERIES, 16);
     return round_up(panel > attention ? panel : attention, 1024);
 }
 

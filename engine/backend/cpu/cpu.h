@@ -63,6 +63,8 @@ struct cpu_kernels {
     double (*measure_i8)(size_t rounds);
     double (*measure_bf16)(size_t rounds);
     double (*measure_f32)(size_t rounds);
+    /* One head's K or V of a token: q[n]; returns the F16 that they are to be multiplied by. */
+    uint16_t (*to_i8)(uint8_t *q, const float *x, size_t n);
 };
 
 extern const struct cpu_kernels cpu_kernels_generic;
@@ -122,6 +124,8 @@ static inline float *worker_scratch(const struct backend *b, size_t worker) {
 
 /* -1 with a sentence if a call has more rows than the workspace was taken for. */
 int check_rows(const struct backend *b, const char *op, size_t rows, struct error *err);
+/* -1 with a sentence if there are no kernels for K and V of this type. */
+int check_kv_dtype(const struct kv_layer *kv, struct error *err);
 /* Run fn over [0, rows) in ranges (begin, end), with threads when rows * cost (about floats touched a row) is worth it.
  */
 void for_rows(struct backend *b, size_t rows, size_t cost, void (*fn)(const void *arg, size_t begin, size_t end),

@@ -10,5 +10,6 @@
         .variant = (NAME), .linear = linear, .dequantise = dequantise, .attention_whole = attention_whole,             \
         .attention_segment = attention_segment, .attention_merge = attention_merge, .scale_row = scale_row_by,         \
         .add_row = add_row, .rms_norm_row = rms_norm_row, .silu_mul_row = silu_mul_row, .gelu_mul_row = gelu_mul_row,  \
-        .rope_halves = rope_halves, .rope_interleaved = rope_interleaved, .to_half = to_half, MEASURE_KERNELS,         \
+        .rope_halves = rope_halves, .rope_interleaved = rope_interleaved, .to_half = to_half, .to_i8 = to_i8,          \
+        MEASURE_KERNELS,                                                                                               \
     }

@@ -22,9 +22,8 @@ static int check_shapes(const struct backend *b, const struct attention_args *a,
     if (check_rows(b, "attention", a->rows, err) < 0) {
         return -1;
     }
-    if (kv->dtype != DTYPE_F16 && kv->dtype != DTYPE_BF16) {
-        return error_set(err, ERROR_UNSUPPORTED, "the CPU backend keeps K and V in F16 or BF16, not in %s",
-                         dtype_info(kv->dtype)->name);
+    if (check_kv_dtype(kv, err) < 0) {
+        return -1;
     }
     if (a->head_dim == 0 || a->head_dim > MAX_HEAD_DIM) {
         return error_set(err, ERROR_UNSUPPORTED, "attention heads of %zu features, at most %d are supported",
@@ -126,7 +125,7 @@ static bool worth_splitting(struct attention_job *job, size_t n_tasks) {
         most_rows = (size_t)r->n_rows > most_rows ? (size_t)r->n_rows : most_rows;
     }
     job->n_segments = div_up(longest, ATTENTION_SEGMENT);
-    job->stride = most_rows * job->task_heads * (div_up(a->head_dim, 16) * 16 + 2);
+    job->stride = most_rows * job->task_heads * (div_up(a->head_dim, 32) * 32 + 2);
     return job->b->threads > 1 && n_tasks < 2 * job->b->threads && job->n_segments > 1 &&
            job->n_segments <= job->b->partial_floats / job->stride / n_tasks;
 }

@@ -134,19 +134,40 @@ struct kv_store_job {
     const int32_t *slot_mapping;
 };
 
+int check_kv_dtype(const struct kv_layer *kv, struct error *err) {
+    if (kv->dtype != DTYPE_F16 && kv->dtype != DTYPE_BF16 && kv->dtype != DTYPE_I8) {
+        return error_set(err, ERROR_UNSUPPORTED, "the CPU backend keeps K and V in F16, BF16 or I8, not in %s",
+                         dtype_info(kv->dtype)->name);
+    }
+    return 0;
+}
+
+/* One token's K or V, all heads: x[n_kv_heads * head_dim] to the rows at `to`; I8 scales to `scales`. A head's tokens
+ * lie together in both. */
+static void store_token(const struct kv_store_job *j, uint8_t *to, uint8_t *scales, const float *x) {
+    const struct kv_layer *kv = j->kv;
+    size_t head = kv->block_size * kv->head_dim * dtype_info(kv->dtype)->bytes;
+    for (size_t h = 0; h < kv->n_kv_heads; h++) {
+        if (kv->dtype == DTYPE_I8) {
+            uint16_t scale = j->kernels->to_i8(to + h * head, x + h * kv->head_dim, kv->head_dim);
+            memcpy(scales + h * kv->block_size * sizeof scale, &scale, sizeof scale);
+        } else {
+            j->kernels->to_half(kv->dtype, (uint16_t *)(void *)(to + h * head), x + h * kv->head_dim, kv->head_dim);
+        }
+    }
+}
+
 static void kv_store_rows(const void *arg, size_t begin, size_t end) {
     const struct kv_store_job *j = arg;
     const struct kv_layer *kv = j->kv;
-    size_t head_elements = kv->block_size * kv->head_dim;
+    size_t block_bytes = kv_layer_bytes(kv->dtype, 1, kv->block_size, kv->n_kv_heads, kv->head_dim);
+    size_t tokens = kv->n_kv_heads * kv->block_size, row = kv->head_dim * dtype_info(kv->dtype)->bytes;
     for (size_t r = begin; r < end; r++) {
-        size_t slot = (size_t)j->slot_mapping[r];
-        size_t block = slot / kv->block_size, offset = slot % kv->block_size;
-        uint16_t *k = (uint16_t *)kv->data + 2 * block * kv->n_kv_heads * head_elements + offset * kv->head_dim;
-        uint16_t *v = k + kv->n_kv_heads * head_elements;
-        for (size_t h = 0; h < kv->n_kv_heads; h++) {
-            j->kernels->to_half(kv->dtype, k + h * head_elements, j->k + r * j->ldk + h * kv->head_dim, kv->head_dim);
-            j->kernels->to_half(kv->dtype, v + h * head_elements, j->v + r * j->ldv + h * kv->head_dim, kv->head_dim);
-        }
+        size_t slot = (size_t)j->slot_mapping[r], offset = slot % kv->block_size;
+        uint8_t *block = (uint8_t *)kv->data + slot / kv->block_size * block_bytes;
+        uint8_t *k = block + offset * row, *scales = block + 2 * tokens * row + offset * sizeof(uint16_t);
+        store_token(j, k, scales, j->k + r * j->ldk);
+        store_token(j, k + tokens * row, scales + tokens * sizeof(uint16_t), j->v + r * j->ldv);
     }
 }
 
@@ -155,9 +176,8 @@ int cpu_kv_store(struct backend *b, struct kv_layer *kv, const void *k, size_t l
     if (check_rows(b, "kv_store", rows, err) < 0) {
         return -1;
     }
-    if (kv->dtype != DTYPE_F16 && kv->dtype != DTYPE_BF16) {
-        return error_set(err, ERROR_UNSUPPORTED, "the CPU backend keeps K and V in F16 or BF16, not in %s",
-                         dtype_info(kv->dtype)->name);
+    if (check_kv_dtype(kv, err) < 0) {
+        return -1;
     }
     for (size_t r = 0; r < rows; r++) {
         if (slot_mapping[r] < 0 || (size_t)slot_mapping[r] >= kv->n_blocks * kv->block_size) {

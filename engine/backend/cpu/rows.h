@@ -1,5 +1,6 @@
 /* The operations that go through rows element by element, compiled once a variant. */
-#include "vec16.h"
+#include "dot16.h"
+#include "half.h"
 
 #include <math.h>
 
@@ -98,6 +99,21 @@ static void to_half(enum dtype dtype, uint16_t *y, const float *x, size_t n) {
         v16_store_bf16(rest, v16_load_n(x + i, n - i));
     }
     memcpy(y + i, rest, (n - i) * sizeof *y);
+}
+
+/* q = x / scale to nearest even, scale = absmax / 127 rounded to F16 and returned so. Elements all so small that it
+ * rounds to 0 become 0; where one is infinite or NaN, or too large for an F16 scale, the scale is none either. */
+static uint16_t to_i8(uint8_t *q, const float *x, size_t n) {
+    uint16_t half = half_from_f32(magnitude_row(x, n) / 127);
+    float scale = f32_from_half(half), by = scale > 0 && isfinite(scale) ? 1 / scale : 0;
+    size_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        v16_store_i8(q + i, by > 0 ? quantised(v16_load(x + i), by, 127) : v16_zero());
+    }
+    uint8_t rest[16];
+    v16_store_i8(rest, by > 0 ? quantised(v16_load_n(x + i, n - i), by, 127) : v16_zero());
+    memcpy(q + i, rest, n - i);
+    return isfinite(scale) ? half : 0x7e00; /* a NaN: infinity times 0 would be one only by chance */
 }
 
 #undef FOR_EACH_16

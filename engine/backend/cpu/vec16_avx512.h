@@ -108,3 +108,21 @@ VEC_INLINE void v16_sum4(v16 a, v16 b, v16 c, v16 d, float out[4]) {
 VEC_INLINE float v16_hmax(v16 a) {
     return _mm512_reduce_max_ps(a);
 }
+/* Towards the sums of sixteen vectors, each by the tree of v16_sum: from four vectors their four lanes each, in
+ * quarters; then from four of those all sums, element 4c + g of vector c of group g. */
+VEC_INLINE __m512 avx512_fold4(__m512 a, __m512 b, __m512 c, __m512 d) {
+    __m512 ab = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+    __m512 cd = _mm512_add_ps(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xee));
+    return _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
+}
+VEC_INLINE __m512 avx512_low2(__m512 a, __m512 b) {
+    return _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));
+}
+VEC_INLINE __m512 avx512_high2(__m512 a, __m512 b) {
+    return _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));
+}
+VEC_INLINE v16 avx512_sums(const v16 quarters[4]) {
+    __m512 s = _mm512_add_ps(avx512_low2(quarters[0], quarters[1]), avx512_high2(quarters[0], quarters[1]));
+    __m512 t = _mm512_add_ps(avx512_low2(quarters[2], quarters[3]), avx512_high2(quarters[2], quarters[3]));
+    return _mm512_add_ps(_mm512_shuffle_ps(s, t, 0x88), _mm512_shuffle_ps(s, t, 0xdd));
+}
