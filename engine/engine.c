@@ -78,6 +78,7 @@ void engine_config_default(struct engine_config *c) {
         .kv_block_size = 16,
         .memory_utilization = 0.9,
         .scheduling = "fcfs",
+        .priority_ageing = 60,
         .prefix_cache = true,
     };
 }

@@ -72,7 +72,7 @@ static const struct setting rows[] = {
      .flags = SETTING_ENGINE,
      .help = "who of one client's requests is next: in order of arrival (a priority other than 0 is refused then), or by "
              "their field priority, lower first"},
-    {AT(priority_ageing), SETTING_SECONDS, .initial = "0", .min = 0, .max = 1000000, .group = "Load",
+    {AT(priority_ageing), SETTING_SECONDS, .initial = "60", .min = 0, .max = 1000000, .group = "Load",
      .flags = SETTING_ENGINE,
      .help = "time of waiting that is worth one level of priority, so that nobody waits for ever; 0: never"},
     {AT(retry_after), SETTING_INT, .initial = "1", .min = 1, .max = 3600, .value = "SECONDS", .group = "Load",

@@ -99,7 +99,7 @@ class Soak:
         self.folder = tempfile.TemporaryDirectory()
         settings = dict(s.split("=", 1) for s in options.setting)
         settings = {"max_model_len": 2048, "kv_tokens": 8192, "max_sequences": 16, "max_waiting": 64, "log_level": "warn",
-                    "scheduling": "priority", "header_timeout": 3, "body_timeout": 3, **settings}
+                    "scheduling": "priority", "priority_ageing": 5, "header_timeout": 3, "body_timeout": 3, **settings}
         if options.device:
             settings["device"] = options.device
         environment = dict(e.split("=", 1) for e in options.environment)
