@@ -200,7 +200,7 @@ Test(config, flags_that_are_refused) {
     expect_flag_error("--port", "99999999999999999999",
                       "--port must be an integer from 0 to 65535, not \"99999999999999999999\"");
     expect_flag_error("--ctx", "x\ny", "--ctx must be an integer from 0 to 16777216, not \"x?y\"");
-    expect_flag_error("--kv", "f8", "--kv must be f16 or bf16, not \"f8\"");
+    expect_flag_error("--kv", "f8", "--kv must be f16, bf16 or int8, not \"f8\"");
     expect_flag_error("--log-level", "inf", "--log-level must be error, warn, info or debug, not \"inf\"");
     expect_flag_error("--insecure=maybe", NULL, "--insecure must be true or false, not \"maybe\"");
     expect_flag_error("--memory-utilization", "1.01",
