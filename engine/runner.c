@@ -72,14 +72,15 @@ static int plan_kv(struct runner *r, const struct engine_config *config, const s
     return kv_plan_make(&in, &r->kv, err);
 }
 
-static int open_all(struct runner *r, const struct engine_config *config, size_t max_logits, struct error *err) {
+static int open_all(struct runner *r, const struct engine_config *config, size_t max_logits, size_t available,
+                    struct error *err) {
     struct model_config model;
     struct weights weights = {0};
     enum dtype kv_dtype = DTYPE_F16;
     enum weights_format format = WEIGHTS_AUTO;
-    size_t available = 0;
     if (find_kv_dtype(config->kv_dtype, &kv_dtype, err) < 0 ||
-        weights_format_parse(config->weights, &format, err) < 0 || memory_available(&available, err) < 0 ||
+        weights_format_parse(config->weights, &format, err) < 0 ||
+        (available == 0 && memory_available(&available, err) < 0) ||
         model_file_open(config->model, &r->file, err) < 0 || model_config_load(r->file, &model, err) < 0 ||
         backend_find(config->device ? config->device : "auto", &r->ops, err) < 0) {
         return -1;
@@ -117,12 +118,17 @@ static int open_all(struct runner *r, const struct engine_config *config, size_t
 }
 
 int runner_open(struct runner *r, const struct engine_config *config, size_t max_logits, struct error *err) {
+    return runner_open_within(r, config, max_logits, 0, err);
+}
+
+int runner_open_within(struct runner *r, const struct engine_config *config, size_t max_logits, size_t available,
+                       struct error *err) {
     struct runner made = {.max_rows = config->max_batched_tokens, .max_sequences = config->max_sequences};
     if (max_logits == 0) {
         max_logits = config->max_sequences > RUNNER_LOGITS ? config->max_sequences : RUNNER_LOGITS;
         max_logits = max_logits < made.max_rows ? max_logits : made.max_rows;
     }
-    if (open_all(&made, config, max_logits, err) < 0) {
+    if (open_all(&made, config, max_logits, available, err) < 0) {
         runner_close(&made);
         return -1;
     }

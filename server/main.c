@@ -17,6 +17,7 @@ static const struct command commands[] = {
     {"serve", "answer requests over HTTP, as the OpenAI API does", cmd_serve},
     {"chat", "talk to a model in the terminal", cmd_chat},
     {"tokenize", "show how a model cuts text into tokens", cmd_tokenize},
+    {"bench", "measure how fast a model, a shape or a server is", cmd_bench},
     {"eval", "tell how well a model predicts a text, and how far two configurations are apart", cmd_eval},
     {"inspect", "show what a model file holds", cmd_inspect},
     {"version", "show the version, the libraries and the processor", cmd_version},

@@ -5,7 +5,7 @@
 #ifndef BENCH_LOAD_H
 #define BENCH_LOAD_H
 
-#include "histogram.h"
+#include "cmd/histogram.h"
 
 #include <stdbool.h>
 #include <stddef.h>

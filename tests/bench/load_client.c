@@ -4,7 +4,7 @@
  */
 #include "load.h"
 
-#include "answer.h"
+#include "cmd/answer.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

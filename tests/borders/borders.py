@@ -50,7 +50,7 @@ PUBLIC_OF = {
 ENGINE_ORDER = [{"kv_cache", "stop_matcher", "event_ring", "step_stats", "memory", "ordinary_tokens", "speculation", "dry",
                  "sampler_math", "sampler_state", "sampling"},
                 {"sequence", "sampler_passes"}, {"batch", "mailbox", "wait_queue", "sampler_types"}, {"sampler_logits", "sampler_select"},
-                {"sampler_choose"}, {"sampler", "scheduler", "runner"}, {"plan", "eval", "bench"}, {"engine"}]
+                {"sampler_choose"}, {"sampler", "scheduler", "runner"}, {"bench_model"}, {"plan", "eval", "bench"}, {"engine"}]
 
 # A library's header -> the files or folders that may include it.
 LIBRARIES = [

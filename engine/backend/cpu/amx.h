@@ -37,7 +37,11 @@ _Alignas(64) static const struct amx_config amx_whole_tiles = {
 
 /* gcc 12's intrinsics do not say that they read memory: what was stored before must be there. */
 #define AMX_BARRIER() __asm__ volatile("" ::: "memory")
-#define amx_begin(config) (AMX_BARRIER(), _tile_loadconfig(config))
+#define amx_begin(config)                                                                                              \
+    do {                                                                                                               \
+        AMX_BARRIER();                                                                                                 \
+        _tile_loadconfig(config);                                                                                      \
+    } while (0)
 #define amx_end() _tile_release()
 #define amx_zero(t) _tile_zero(t)
 #define amx_load(t, base, stride)                                                                                      \

@@ -60,9 +60,9 @@ struct cpu_kernels {
     void (*to_half)(enum dtype dtype, uint16_t *y, const float *x, size_t n); /* F16 or BF16, nearest even */
     /* measure.h; each peak returns the operations that its rounds did, NULL: there is no such instruction */
     void (*measure_read)(const void *p, size_t bytes);
-    double (*measure_i8)(size_t rounds);
-    double (*measure_bf16)(size_t rounds);
-    double (*measure_f32)(size_t rounds);
+    double (*measure_i8_peak)(size_t rounds);
+    double (*measure_bf16_peak)(size_t rounds);
+    double (*measure_f32_peak)(size_t rounds);
     /* One head's K or V of a token: q[n]; returns the F16 that they are to be multiplied by. */
     uint16_t (*to_i8)(uint8_t *q, const float *x, size_t n);
 };

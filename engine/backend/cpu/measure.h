@@ -7,6 +7,9 @@
 
 #include "cpu.h"
 #include "vec16.h"
+#if defined(VARIANT_AMX)
+#include "amx.h"
+#endif
 
 enum { MEASURE_CHAINS = 12, MEASURE_STREAMS = 4 };
 
@@ -42,11 +45,12 @@ static void measure_read(const void *p, size_t bytes) {
         TYPE sums[MEASURE_CHAINS], x = ZERO, y = ZERO;                                                                 \
         UNROLL for (unsigned j = 0; j < MEASURE_CHAINS; j++) {                                                         \
             sums[j] = ZERO;                                                                                            \
-            __asm__ volatile("" : MEASURE_REGISTER(sums[j])); /* or it knew that all chains are one */                 \
+            __asm__ volatile("" : MEASURE_REGISTER(sums[j])); /* or all chains were seen to be one */                  \
         }                                                                                                              \
         for (size_t i = 0; i < rounds; i++) {                                                                          \
-            __asm__ volatile("" : MEASURE_REGISTER(x), MEASURE_REGISTER(y));                                           \
+            __asm__ volatile("" : MEASURE_REGISTER(y));                                                                \
             UNROLL for (unsigned j = 0; j < MEASURE_CHAINS; j++) {                                                     \
+                __asm__ volatile("" : MEASURE_REGISTER(x)); /* or a part of the step was done once for all chains */   \
                 sums[j] = STEP(sums[j], x, y);                                                                         \
             }                                                                                                          \
         }                                                                                                              \
@@ -64,8 +68,10 @@ MEASURE_LOOP(measure_f32, __m512, _mm512_setzero_ps(), 32, FMA_STEP)
 #elif defined(__AVX512BW__) /* saturates at 16 bits in between: no more than a limit for those who avoid it */
 #define I8_STEP(s, x, y) _mm512_add_epi32(s, _mm512_madd_epi16(_mm512_maddubs_epi16(x, y), _mm512_set1_epi16(1)))
 #endif
+#if !defined(VARIANT_AMX)
 MEASURE_LOOP(measure_i8_vectors, __m512i, _mm512_setzero_si512(), 128, I8_STEP)
-#if defined(__AVX512BF16__)
+#endif
+#if defined(__AVX512BF16__) && !defined(VARIANT_AMX)
 #define BF16_STEP(s, x, y) _mm512_dpbf16_ps(s, (__m512bh)(x), (__m512bh)(y))
 MEASURE_LOOP(measure_bf16_vectors, __m512, _mm512_setzero_ps(), 64, BF16_STEP)
 #else
@@ -95,8 +101,31 @@ static double measure_f32(size_t rounds) {
 #define measure_bf16_vectors NULL
 #endif
 
+#if defined(VARIANT_AMX)
+/* Four sums, each of its own pair of operands, as in a product that keeps 2 x 2 tiles. */
+#define MEASURE_TILES(NAME, PRODUCT, OPS)                                                                              \
+    static double NAME(size_t rounds) {                                                                                \
+        amx_begin(&amx_whole_tiles);                                                                                   \
+        for (size_t i = 0; i < rounds; i++) {                                                                          \
+            PRODUCT(0, 4, 6);                                                                                          \
+            PRODUCT(1, 4, 7);                                                                                          \
+            PRODUCT(2, 5, 6);                                                                                          \
+            PRODUCT(3, 5, 7);                                                                                          \
+        }                                                                                                              \
+        amx_end();                                                                                                     \
+        return 4.0 * (OPS) * (double)rounds;                                                                           \
+    }
+MEASURE_TILES(measure_i8_tiles, amx_dpbssd, 16 * 16 * 64 * 2)
+MEASURE_TILES(measure_bf16_tiles, amx_dpbf16ps, 16 * 16 * 32 * 2)
+#define measure_i8 measure_i8_tiles
+#define measure_bf16 measure_bf16_tiles
+#else
+#define measure_i8 measure_i8_vectors
+#define measure_bf16 measure_bf16_vectors
+#endif
+
 #define MEASURE_KERNELS                                                                                                \
-    .measure_read = measure_read, .measure_i8 = measure_i8_vectors, .measure_bf16 = measure_bf16_vectors,              \
-    .measure_f32 = measure_f32
+    .measure_read = measure_read, .measure_i8_peak = measure_i8, .measure_bf16_peak = measure_bf16,                    \
+    .measure_f32_peak = measure_f32
 
 #endif

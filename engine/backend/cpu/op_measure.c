@@ -105,9 +105,9 @@ int cpu_measure(struct backend *b, struct backend_limits *out, struct error *err
     if (measure_bandwidth(b, &limits.read_bytes_per_s, err) < 0) {
         return -1;
     }
-    limits.i8_ops_per_s = measure_peak(b, b->kernels->measure_i8);
-    limits.bf16_ops_per_s = measure_peak(b, b->kernels->measure_bf16);
-    limits.f32_ops_per_s = measure_peak(b, b->kernels->measure_f32);
+    limits.i8_ops_per_s = measure_peak(b, b->kernels->measure_i8_peak);
+    limits.bf16_ops_per_s = measure_peak(b, b->kernels->measure_bf16_peak);
+    limits.f32_ops_per_s = measure_peak(b, b->kernels->measure_f32_peak);
     *out = limits;
     return 0;
 }

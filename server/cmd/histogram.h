@@ -2,8 +2,8 @@
  * Times in nanoseconds, counted in buckets of at most 1.6 % width (64 to each power of two): percentiles of any number
  * of samples in fixed memory.
  */
-#ifndef BENCH_HISTOGRAM_H
-#define BENCH_HISTOGRAM_H
+#ifndef INFERD_HISTOGRAM_H
+#define INFERD_HISTOGRAM_H
 
 #include <stdint.h>
 

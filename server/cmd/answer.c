@@ -1,10 +1,8 @@
-#include "answer.h"
+#include "cmd/answer.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-
-#define LINE_MAX_BYTES ((size_t)1 << 20)
 
 void answer_begin(struct answer *a) {
     *a = (struct answer){.line = a->line, .line_cap = a->line_cap};
@@ -21,7 +19,7 @@ static bool keep(struct answer *a, const char *bytes, size_t len) {
         while (cap < a->line_len + len) {
             cap *= 2;
         }
-        char *line = cap <= LINE_MAX_BYTES ? realloc(a->line, cap) : NULL;
+        char *line = cap <= ANSWER_MAX_LINE ? realloc(a->line, cap) : NULL;
         if (!line) {
             a->state = ANSWER_BROKEN;
             return false;
@@ -76,37 +74,70 @@ static bool header_is(const char *line, size_t n, const char *name, const char *
     return true;
 }
 
+/* Digits alone, bounded; a second length must be the same. */
+static void on_length(struct answer *a, const char *v, size_t len) {
+    uint64_t length = 0;
+    while (len > 0 && (v[len - 1] == ' ' || v[len - 1] == '\t')) {
+        len--;
+    }
+    bool ok = len > 0;
+    for (size_t i = 0; i < len && ok; i++) {
+        ok = v[i] >= '0' && v[i] <= '9' && length <= ANSWER_MAX_LENGTH;
+        length = length * 10 + (uint64_t)(v[i] - '0');
+    }
+    if (!ok || length > ANSWER_MAX_LENGTH || (a->has_length && length != a->left)) {
+        a->state = ANSWER_BROKEN;
+        return;
+    }
+    a->has_length = true;
+    a->left = length;
+}
+
+/* The empty line behind the headers. */
+static void on_head_end(struct answer *a) {
+    if (a->status < 200) { /* an interim answer: the real one follows */
+        size_t bytes = a->head_bytes;
+        answer_begin(a);
+        a->head_bytes = bytes;
+    } else if (a->status == 204 || a->status == 304) {
+        a->state = ANSWER_DONE;
+    } else if (a->chunked) { /* whatever length was told (RFC 9112, 6.3) */
+        a->left = 0;
+        a->head_bytes = 0;
+        a->state = ANSWER_SIZE;
+    } else if (a->has_length) {
+        a->state = a->left ? ANSWER_DATA : ANSWER_DONE;
+    } else {
+        a->until_close = a->closes = true;
+        a->state = ANSWER_DATA;
+    }
+}
+
 static void on_header(struct answer *a, const char *line, size_t n) {
     const char *v;
     size_t len;
     if (n == 0) {
-        if (a->status == 100) {
-            a->state = ANSWER_STATUS;
-        } else {
-            a->state = a->chunked ? ANSWER_SIZE : a->left ? ANSWER_DATA : ANSWER_DONE;
-        }
+        on_head_end(a);
     } else if (header_is(line, n, "Content-Length", &v, &len)) {
-        a->left = 0;
-        for (size_t i = 0; i < len && v[i] >= '0' && v[i] <= '9'; i++) {
-            a->left = a->left * 10 + (uint64_t)(v[i] - '0');
-        }
+        on_length(a, v, len);
     } else if (header_is(line, n, "Transfer-Encoding", &v, &len)) {
-        a->chunked = true;
-        a->left = 0;
+        a->chunked = len >= 7 && strncasecmp(v + len - 7, "chunked", 7) == 0;
+        a->state = a->chunked ? a->state : ANSWER_BROKEN;
     } else if (header_is(line, n, "Content-Type", &v, &len)) {
-        a->event_stream = len >= 17 && strncmp(v, "text/event-stream", 17) == 0;
+        a->event_stream = len >= 17 && strncasecmp(v, "text/event-stream", 17) == 0;
     } else if (header_is(line, n, "Connection", &v, &len)) {
         a->closes = len == 5 && strncasecmp(v, "close", 5) == 0;
     }
 }
 
-/* Bytes of the body: each line that begins with "data: " is an event. */
+/* Bytes of the body: each line that begins with "data:" is an event, a space behind it not being part of it. */
 static void on_data(struct answer *a, const char *bytes, size_t len, answer_event *event, void *arg) {
     const char *line;
     size_t n, at = 0;
     while (a->event_stream && at < len && next_line(a, bytes, len, &at, &line, &n)) {
-        if (n > 6 && memcmp(line, "data: ", 6) == 0) {
-            event(arg, line + 6, n - 6);
+        if (n > 5 && memcmp(line, "data:", 5) == 0) {
+            size_t skip = line[5] == ' ' ? 6 : 5;
+            event(arg, line + skip, n - skip);
         }
     }
 }
@@ -121,17 +152,28 @@ static size_t size_line(struct answer *a, const char *bytes, size_t len) {
     for (size_t i = 0; i < n; i++) {
         char c = bytes[i];
         int digit = c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
-        if (c == '\r') {
+        if (++a->head_bytes > ANSWER_MAX_HEAD) {
+            a->state = ANSWER_BROKEN;
+            return n;
+        }
+        if (c == '\r' || a->extension || (a->digits && (c == ';' || c == ' ' || c == '\t'))) {
+            a->extension = a->extension || c != '\r';
             continue;
         }
         if (digit < 0 || a->left >> 32) {
             a->state = ANSWER_BROKEN;
             return n;
         }
+        a->digits = true;
         a->left = a->left * 16 + (uint64_t)digit;
     }
     if (end) {
-        a->state = a->left ? ANSWER_DATA : ANSWER_TRAILER;
+        a->state = !a->digits ? ANSWER_BROKEN : a->left ? ANSWER_DATA : ANSWER_TRAILER;
+        a->digits = a->extension = false;
+        a->head_bytes = 0;
+        if (a->state == ANSWER_TRAILER) {
+            a->line_len = 0; /* an unfinished line of the body: no event */
+        }
     }
     return end ? n + 1 : n;
 }
@@ -143,26 +185,35 @@ size_t answer_feed(struct answer *a, const char *bytes, size_t len, answer_event
     while (at < len && a->state != ANSWER_DONE && a->state != ANSWER_BROKEN) {
         switch (a->state) {
         case ANSWER_STATUS:
-            if (next_line(a, bytes, len, &at, &line, &n)) {
-                bool fit = n >= 12 && memcmp(line, "HTTP/1.", 7) == 0 && line[8] == ' ';
+            if (a->line_len > ANSWER_MAX_HEAD) {
+                a->state = ANSWER_BROKEN;
+            } else if (next_line(a, bytes, len, &at, &line, &n)) {
+                bool fit = n >= 12 && memcmp(line, "HTTP/1.", 7) == 0 && line[8] == ' ' && line[9] >= '1' && line[9] <= '5' &&
+                           line[10] >= '0' && line[10] <= '9' && line[11] >= '0' && line[11] <= '9' && (n == 12 || line[12] == ' ');
                 a->status = fit ? (line[9] - '0') * 100 + (line[10] - '0') * 10 + line[11] - '0' : 0;
                 a->state = fit ? ANSWER_HEADER : ANSWER_BROKEN;
             }
             break;
-        case ANSWER_HEADER:
-            if (next_line(a, bytes, len, &at, &line, &n)) {
+        case ANSWER_HEADER: {
+            size_t before = at;
+            bool whole = next_line(a, bytes, len, &at, &line, &n);
+            a->head_bytes += at - before;
+            if (a->head_bytes > ANSWER_MAX_HEAD) {
+                a->state = ANSWER_BROKEN;
+            } else if (whole) {
                 on_header(a, line, n);
             }
             break;
+        }
         case ANSWER_SIZE:
             at += size_line(a, bytes + at, len - at);
             break;
         case ANSWER_DATA: {
-            size_t take = len - at < a->left ? len - at : (size_t)a->left;
+            size_t take = a->until_close || len - at < a->left ? len - at : (size_t)a->left;
             on_data(a, bytes + at, take, event, arg);
             at += take;
-            a->left -= take;
-            if (a->left == 0 && a->state == ANSWER_DATA) {
+            a->left -= a->until_close ? 0 : take;
+            if (a->left == 0 && a->state == ANSWER_DATA && !a->until_close) {
                 a->state = a->chunked ? ANSWER_DATA_END : ANSWER_DONE;
             }
             break;
@@ -175,18 +226,27 @@ size_t answer_feed(struct answer *a, const char *bytes, size_t len, answer_event
             }
             at++;
             break;
-        case ANSWER_TRAILER: /* none is sent: CR LF */
-            if (bytes[at] != '\r' && bytes[at] != '\n') {
+        case ANSWER_TRAILER: {
+            size_t before = at;
+            bool whole = next_line(a, bytes, len, &at, &line, &n);
+            a->head_bytes += at - before;
+            if (a->head_bytes > ANSWER_MAX_HEAD) {
                 a->state = ANSWER_BROKEN;
-            } else if (bytes[at] == '\n') {
+            } else if (whole && n == 0) {
                 a->state = ANSWER_DONE;
             }
-            at++;
             break;
+        }
         case ANSWER_DONE:
         case ANSWER_BROKEN:
             break;
         }
     }
     return at;
+}
+
+void answer_end(struct answer *a) {
+    if (a->state != ANSWER_DONE) {
+        a->state = a->until_close && a->state == ANSWER_DATA ? ANSWER_DONE : ANSWER_BROKEN;
+    }
 }
