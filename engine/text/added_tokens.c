@@ -44,6 +44,9 @@ struct scan {
     bool all_trusted;
     size_t done; /* everything before it is in fragments */
     struct fragments *out;
+    struct blank {
+        size_t from, to; /* white space from here to there and no further, as last looked at */
+    } blank[2];          /* of any kind; ASCII alone */
 };
 
 struct match {
@@ -109,6 +112,21 @@ static bool is_space_at(const struct scan *s, size_t at, bool ascii_only) {
     return (!ascii_only || (unsigned char)s->text[at] < 0x80) && (unicode_class_at(s->text + at, &n) & CLASS_SPACE);
 }
 
+/* Where the white space from `at` on ends. Tokens that are white space themselves ask again and again inside one run. */
+static size_t after_space(struct scan *s, size_t at, bool ascii_only) {
+    struct blank *known = &s->blank[ascii_only];
+    if (at >= known->from && at < known->to) {
+        return known->to;
+    }
+    size_t end = at;
+    while (end < s->to && is_space_at(s, end, ascii_only)) {
+        end += utf8_length(s->text[end]);
+        s->out->steps++;
+    }
+    *known = (struct blank){at, end};
+    return end;
+}
+
 static bool stands_alone(const struct scan *s, struct match m) {
     size_t end = m.at + m.len;
     return (m.at == s->from || !is_word_at(s, before(s->text, m.at))) && (end == s->to || !is_word_at(s, end));
@@ -119,10 +137,9 @@ static bool accept(struct scan *s, struct match m) {
     size_t start = m.at, end = m.at + m.len;
     while (m.token->lstrip && start > s->done && is_space_at(s, before(s->text, start), m.token->ascii_space)) {
         start = before(s->text, start);
+        s->out->steps++;
     }
-    while (m.token->rstrip && end < s->to && is_space_at(s, end, m.token->ascii_space)) {
-        end += utf8_length(s->text[end]);
-    }
+    end = m.token->rstrip ? after_space(s, end, m.token->ascii_space) : end;
     if (m.token->lstrip && end <= s->done) {
         return true; /* white space itself, and the token before has swallowed it */
     }
@@ -195,7 +212,8 @@ static int settle(struct scan *s, size_t start, size_t end, struct error *err) {
 
 int added_tokens_split(const struct added_tokens *a, const char *text, size_t from, size_t to, const char *trusted,
                        bool all_trusted, struct fragments *out, struct error *err) {
-    struct scan s = {a, text, trusted, from, to, all_trusted, from, out};
+    struct scan s = {.a = a, .text = text, .trusted = trusted, .from = from, .to = to, .all_trusted = all_trusted,
+                     .done = from, .out = out};
     for (size_t at = from; at < to && a->n > 0;) {
         if (!a->trie.first[(unsigned char)text[at]]) {
             at++;

@@ -33,6 +33,7 @@ struct fragment {
 struct fragments {
     struct fragment *items; /* owned */
     size_t n, cap;
+    size_t steps; /* characters looked at in search of white space to swallow: what tests count */
 };
 
 /*

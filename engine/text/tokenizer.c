@@ -232,7 +232,8 @@ static int sanitize_marked(const char *bytes, size_t len, const char *trusted, s
 
 static struct encode_cost cost_of(const struct encoding *e) {
     return (struct encode_cost){
-        .steps = e->n_words + e->bpe.steps + e->unigram.steps + e->regexes.n_searches,
+        .steps = e->n_words + e->bpe.steps + e->unigram.steps + e->regexes.n_searches +
+                 e->fragments.steps + e->inner.steps,
         .bytes = e->normalizer.text.cap + e->normalizer.spare_text.cap + e->normalizer.marks.cap +
                  e->normalizer.spare_marks.cap + e->pre.text.cap + e->pre.spare_text.cap +
                  (e->pre.words.cap + e->pre.spare.cap) * sizeof(struct word) +

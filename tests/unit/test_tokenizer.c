@@ -786,6 +786,25 @@ Test(tokenizer, nul_characters_in_the_vocabulary) {
     text_free(text);
 }
 
+/* Added tokens that swallow the white space around them, and are white space. */
+Test(tokenizer, long_runs_of_greedy_added_tokens) {
+    static const char *const strips[] = {"\"lstrip\":true,\"rstrip\":true", "\"lstrip\":true,\"rstrip\":false",
+                                         "\"lstrip\":false,\"rstrip\":true"};
+    for (size_t i = 0; i < 3; i++) {
+        char json[512];
+        struct tokenizer *t = NULL;
+        snprintf(json, sizeof json,
+                 "{" MODEL "," FUSE ",\"added_tokens\":[{\"id\":3,\"content\":\" \",\"special\":false,\"normalized\":false,"
+                 "\"single_word\":false,%s}]}",
+                 strips[i]);
+        cr_assert_eq(from_json(json, &t), 0, "%s", err.message);
+        struct text *text = text_of(t);
+        expect_linear(text, " ");
+        expect_linear(text, "a ");
+        text_free(text);
+    }
+}
+
 /* Equal merges: the last counts, as in the library. Holes in the ids are no tokens. */
 Test(tokenizer, holes_and_ids_outside) {
     struct tokenizer *t = NULL;
