@@ -5,6 +5,8 @@
  */
 #include "ops.h"
 
+#include "backend/cpu/cpu.h"
+
 #include <math.h>
 #include <pthread.h>
 #include <time.h>
@@ -187,7 +189,7 @@ struct limits {
 static struct limits measure_limits(const char *variant, size_t threads) {
     double (*flops)(void) = fma_generic;
 #if defined(__x86_64__)
-    if (strcmp(variant, "avx512") == 0) {
+    if (strcmp(variant, "generic") != 0 && strcmp(variant, "avx2") != 0) {
         flops = fma_avx512;
     } else if (strcmp(variant, "avx2") == 0) {
         flops = fma_avx2;
@@ -249,6 +251,72 @@ static void bench_linear(const struct backend_ops *ops, struct backend *b, enum 
     ops->free(b, data);
     ops->free(b, x);
     ops->free(b, y);
+}
+
+/* I8 weights, with activations as integers and as floats, beside the peak of the variant's dot product of bytes. */
+
+static const struct cpu_kernels *bench_kernels;
+
+static double i8_operations(void) {
+    return bench_kernels->measure_i8(FMA_LOOPS);
+}
+
+static void bench_i8(const struct backend_ops *ops, struct backend *b, enum activation_quant activation, size_t n,
+                     size_t k, struct limits limits) {
+    static const size_t row_counts[] = {1, 2, 4, 8, 16, 32, 128, 512};
+    struct random r = {9};
+    size_t bytes = n * k, count = SET_BYTES / bytes < MAX_MATRICES ? SET_BYTES / bytes : MAX_MATRICES;
+    int8_t *q = xmalloc(bytes);
+    float *scales = xmalloc(n * sizeof *scales);
+    struct weight w[MAX_MATRICES];
+    void *x = NULL, *y = NULL;
+    OK(ops->alloc(b, BENCH_ROWS * k * sizeof(float), &x, &err));
+    OK(ops->alloc(b, BENCH_ROWS * n * sizeof(float), &y, &err));
+    for (size_t i = 0; i < bytes; i++) {
+        q[i] = (int8_t)random_u64(&r);
+    }
+    for (size_t i = 0; i < n; i++) {
+        scales[i] = 0.01f;
+    }
+    double start = seconds();
+    for (size_t i = 0; i < count; i++) {
+        w[i] = (struct weight){
+            .dtype = DTYPE_I8, .n = n, .k = k, .row_bytes = k, .data = q, .scales = scales, .activation = activation};
+        OK(ops->weight_load(b, &w[i], &err));
+    }
+    const char *name = activation == ACTIVATION_FLOAT ? "I8w" : "I8";
+    printf("  load   %-5s %5zux%-5zu %.2f GB/s\n", name, n, k, 1e-9 * (double)(count * bytes) / (seconds() - start));
+    random_floats(&r, x, BENCH_ROWS * k, 1);
+    struct linear_bench l = {ops, b, w, count, x, y, 0};
+    for (size_t i = 0; i < sizeof row_counts / sizeof *row_counts; i++) {
+        l.rows = row_counts[i];
+        double t = median_time(linear_call, &l), work = 2 * (double)(bytes * l.rows) / t, rate = (double)bytes / t;
+        printf("  linear %-5s %5zux%-5zu M %4zu %9.1f us %7.1f GB/s (%3.0f%%) %8.1f GOP/s (%3.0f%%)\n", name, n, k,
+               l.rows, 1e6 * t, 1e-9 * rate, 100 * rate / limits.bytes, 1e-9 * work, 100 * work / limits.flops);
+        fflush(stdout);
+    }
+    for (size_t i = 0; i < count; i++) {
+        ops->weight_unload(b, &w[i]);
+    }
+    free(q), free(scales);
+    ops->free(b, x);
+    ops->free(b, y);
+}
+
+static void bench_all_i8(const struct backend_ops *ops, struct backend *b, size_t threads, struct limits limits) {
+    static const size_t shapes[][2] = {{1536, 576}, {576, 1536}, {2048, 2048}, {5632, 2048}, {2048, 5632}};
+    struct limits i8 = limits;
+    bench_kernels = b->kernels;
+    if (b->kernels->measure_i8) {
+        i8.flops = measure_limit(threads, i8_operations, NULL, 0);
+        printf("  dot products of bytes in registers: %.1f GOP/s\n", 1e-9 * i8.flops);
+    }
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        bench_i8(ops, b, ACTIVATION_I8_TOKEN, shapes[i][0], shapes[i][1], i8);
+    }
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i += 2) {
+        bench_i8(ops, b, ACTIVATION_FLOAT, shapes[i][0], shapes[i][1], limits);
+    }
 }
 
 /* attention */
@@ -350,6 +418,9 @@ static void bench_variant(const struct backend_ops *ops, const char *variant, si
             bench_linear(ops, b, dtypes[i], 1536, 576, limits);
             bench_linear(ops, b, dtypes[i], 576, 1536, limits);
         }
+    }
+    if (!only || strcmp(only, "I8") == 0) {
+        bench_all_i8(ops, b, info.threads, limits);
     }
     if (only && strcmp(only, "attention") != 0) {
         ops->close(b);

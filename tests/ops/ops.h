@@ -57,10 +57,12 @@ void matrix_free(struct matrix *m);
 double *to_double(const float *p, size_t rows, size_t ld, size_t n); /* [rows][n]; free it */
 bool same_bits(const float *a, const float *b, size_t n);
 
+void test_i8(const struct fixture *f);
 void test_linear(const struct fixture *f);
 void test_attention(const struct fixture *f);
 void test_rows(const struct fixture *f);
 void test_backend(const struct fixture *f);
+void test_amx(void); /* the tile unit in software; the machine must run it (cpu_has_bf16) */
 void test_pool(const struct fixture *f);
 /* Print timings of each variant given. threads = 0: as many as the process may run on; `only`: a type's name,
  * "attention", or NULL. */

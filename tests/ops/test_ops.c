@@ -2,7 +2,7 @@
  * Every operation of the CPU backend, each variant that this machine runs, against the reference: a plain program, so
  * that it also runs under the thread sanitizer.
  *
- *   test_ops [--variant NAME]     the tests
+ *   test_ops [--variant NAME] [--only NAME]   the tests, or one of them
  *   test_ops --bench [--threads N] [--variant NAME] [--only TYPE|attention]
  *                                 timings beside the machine's limits, measured in the same run
  */
@@ -161,20 +161,21 @@ static double seconds(void) {
     return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
 }
 
-static bool run_variant(const struct backend_ops *ops, const char *variant) {
+/* `only`: one of the tests, or NULL. */
+static bool run_variant(const struct backend_ops *ops, const char *variant, const char *only) {
     static const struct {
         const char *name;
         void (*run)(const struct fixture *f);
-    } tests[] = {{"backend", test_backend},
-                 {"pool", test_pool},
-                 {"rows", test_rows},
-                 {"linear", test_linear},
-                 {"attention", test_attention}};
+    } tests[] = {{"backend", test_backend}, {"pool", test_pool},     {"rows", test_rows},
+                 {"i8", test_i8},           {"linear", test_linear}, {"attention", test_attention}};
     struct fixture f;
     if (!fixture_open(&f, ops, variant)) {
         return false;
     }
     for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
+        if (only && strcmp(only, tests[i].name) != 0) {
+            continue;
+        }
         size_t checks_before = checks, failures_before = failures;
         double start = seconds();
         tests[i].run(&f);
@@ -211,7 +212,7 @@ int main(int argc, char **argv) {
         } else if (strcmp(argv[i], "--only") == 0 && i + 1 < argc) {
             only = argv[++i];
         } else {
-            fprintf(stderr, "usage: test_ops [--bench [--threads N] [--only TYPE|attention]] [--variant NAME]\n");
+            fprintf(stderr, "usage: test_ops [--bench [--threads N]] [--only TEST|TYPE|attention] [--variant NAME]\n");
             return 2;
         }
     }
@@ -225,9 +226,14 @@ int main(int argc, char **argv) {
         bench(ops, variants, n_variants, threads, only);
         return 0;
     }
+#if defined(__x86_64__)
+    if (cpu_test_kernels) {
+        test_amx();
+    }
+#endif
     bool any = false;
     for (size_t i = 0; i < n_variants; i++) {
-        any = run_variant(ops, variants[i]) || any;
+        any = run_variant(ops, variants[i], only) || any;
     }
     CHECK(any, "no variant runs on this machine");
     printf("%zu checks, %zu failed\n", checks, failures);

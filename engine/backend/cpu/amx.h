@@ -5,6 +5,7 @@
  *   amx_begin(&config), amx_end()   around every use, in the thread that uses it
  *   amx_zero(t), amx_load(t, base, stride), amx_store(t, base, stride)   stride in bytes from row to row
  *   amx_dpbssd(c, a, b)    c[m][n] += sum over 4k bytes of a[m][k][j] * b[k][n][j], signed, int32
+ *   amx_dpbusd(c, a, b)    the same with a unsigned
  *   amx_dpbf16ps(c, a, b)  the same of pairs of BF16 in F32; subnormals are zeros, roundings to nearest even
  *
  * With AMX_EMULATED the same operations in software, following the reference's pseudo-code, so that tests run the
@@ -51,6 +52,7 @@ _Alignas(64) static const struct amx_config amx_whole_tiles = {
     } while (0)
 #define amx_store(t, base, stride) _tile_stored(t, base, stride)
 #define amx_dpbssd(c, a, b) _tile_dpbssd(c, a, b)
+#define amx_dpbusd(c, a, b) _tile_dpbusd(c, a, b)
 #define amx_dpbf16ps(c, a, b) _tile_dpbf16ps(c, a, b)
 #else
 #include "amx_emulated.h"

@@ -77,19 +77,28 @@ static inline __m512i amx_bytes(__m512i groups, unsigned lane) {
     return _mm512_srai_epi32(_mm512_sll_epi32(groups, _mm_cvtsi32_si128((int)(24 - 8 * lane))), 24);
 }
 
-static inline void amx_dpbssd(int c, int a, int b) {
+static inline void amx_dp_bytes(int c, int a, int b, int a_signed) {
     struct amx_unit *u = amx_product(c, a, b);
     for (size_t m = 0; m < u->config.rows[c]; m++) {
         __m512i sum = _mm512_load_si512(u->tile[c][m]);
         for (size_t k = 0; k < u->config.rows[b]; k++) {
             __m512i row = _mm512_load_si512(u->tile[b][k]);
             for (unsigned j = 0; j < 4; j++) {
-                __m512i x = _mm512_set1_epi32((int8_t)u->tile[a][m][4 * k + j]);
+                int byte = u->tile[a][m][4 * k + j];
+                __m512i x = _mm512_set1_epi32(a_signed && byte >= 128 ? byte - 256 : byte);
                 sum = _mm512_add_epi32(sum, _mm512_mullo_epi32(x, amx_bytes(row, j)));
             }
         }
         _mm512_store_si512(u->tile[c][m], sum); /* columns beyond row_bytes of b are zeros, and stay so */
     }
+}
+
+static inline void amx_dpbssd(int c, int a, int b) {
+    amx_dp_bytes(c, a, b, 1);
+}
+
+static inline void amx_dpbusd(int c, int a, int b) {
+    amx_dp_bytes(c, a, b, 0);
 }
 
 /* The lower and the upper BF16 of 16 pairs, as floats. */

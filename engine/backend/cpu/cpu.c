@@ -1,5 +1,6 @@
 /* The CPU backend: opening, memory, weights, and the table of operations. */
 #include "cpu.h"
+#include "weight_i8.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -74,6 +75,8 @@ static size_t workspace_layout(struct backend *b, char *base) {
     TAKE(b->scratch, b->threads * b->scratch_floats);
     TAKE(b->ranges, b->max_rows);
     TAKE(b->partials, b->partial_floats);
+    TAKE(b->i8_scales, b->max_rows);
+    TAKE(b->i8_offsets, b->max_rows);
     for (size_t i = 0; i < ROPE_CACHES; i++) {
         TAKE(b->rope[i].inv_freq, (size_t)MAX_HEAD_DIM / 2);
         TAKE(b->rope[i].positions, b->max_rows);
@@ -107,6 +110,7 @@ static void cpu_close(struct backend *b) {
         return;
     }
     pool_free(b->pool);
+    i8_close(b);
     if (b->workspace) {
         munmap(b->workspace, b->workspace_bytes);
     }
@@ -219,15 +223,16 @@ static int cpu_copy(struct backend *b, void *dst, const void *src, size_t bytes,
     return 0;
 }
 
-/* Kernels read the file's own bytes in place, at any alignment: a model is ready as soon as its file is mapped. */
+/* Kernels read the file's own bytes in place, at any alignment: a model is ready as soon as its file is mapped. I8
+ * alone is packed. */
 static int cpu_weight_load(struct backend *b, struct weight *w, struct error *err) {
-    (void)b;
     const struct dtype_info *info = dtype_info(w->dtype);
     size_t row_bytes;
     switch (w->dtype) {
     case DTYPE_F32:
     case DTYPE_F16:
     case DTYPE_BF16:
+    case DTYPE_I8:
     case DTYPE_Q4_0:
     case DTYPE_Q4_1:
     case DTYPE_Q5_0:
@@ -253,11 +258,13 @@ static int cpu_weight_load(struct backend *b, struct weight *w, struct error *er
                          info->name, row_bytes, w->row_bytes);
     }
     w->packed = NULL;
-    return 0;
+    return w->dtype == DTYPE_I8 ? i8_weight_load(b, w, err) : 0;
 }
 
 static void cpu_weight_unload(struct backend *b, struct weight *w) {
-    (void)b;
+    if (w->dtype == DTYPE_I8) {
+        i8_weight_unload(b, w);
+    }
     w->packed = NULL;
 }
 

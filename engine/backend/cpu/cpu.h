@@ -33,6 +33,21 @@ struct linear_tile {
     float *scratch; /* [LINEAR_PANEL * LINEAR_CHUNK] */
 };
 
+/* The product of some rows with panels [panel0, panel1) of an I8 weight (weight_i8.h), into their columns of y. */
+struct i8_tile {
+    const struct i8_weight *w;
+    const float *bias; /* [w->n] or NULL */
+    const void *q;     /* [rows rounded up to 32][ldq] quantised rows, of the variant's own integers (quantise_i8.h) */
+    size_t ldq;
+    const float *scales;    /* [rows] of q */
+    const int32_t *offsets; /* [rows] */
+    const float *x;         /* [rows][ldx] for the weight-only kernel */
+    size_t ldx, rows;
+    float *y;
+    size_t ldy;
+    size_t panel0, panel1;
+};
+
 /* Queries of one sequence that share a KV head: rows [first_row, +n_rows) by query heads [first_head, +n_heads). */
 struct attention_task {
     const struct attention_args *args;
@@ -47,6 +62,13 @@ struct cpu_kernels {
     void (*linear)(const struct linear_tile *t);
     /* out[0..n) = a row's first n elements */
     void (*dequantise)(enum dtype dtype, const void *row, size_t n, float *out);
+    /* I8 weights (quantise_i8.h, linear_i8.h, linear_i8_float.h) */
+    size_t i8_element; /* bytes of a quantised activation */
+    void (*i8_pack)(const int8_t *w, size_t row_bytes, size_t rows, size_t k, size_t groups, int8_t *panel,
+                    int32_t *sums);
+    void (*i8_quantise)(const float *x, size_t k, const struct weight *w, void *q, float *scale, int32_t *offset);
+    void (*i8_linear)(const struct i8_tile *t);
+    void (*i8_linear_float)(const struct i8_tile *t);
     void (*attention_whole)(const struct attention_task *t);
     void (*attention_segment)(const struct attention_task *t, size_t segment, float *partial);
     void (*attention_merge)(const struct attention_task *t, const float *partials, size_t stride, size_t n_segments);
@@ -111,6 +133,11 @@ struct backend {
     struct attention_range *ranges; /* [max_rows] */
     float *partials;                /* [partial_floats], attention split over segments */
     size_t partial_floats;
+    float *i8_scales;    /* [max_rows], of the quantised rows of this call (op_linear_i8.c) */
+    int32_t *i8_offsets; /* [max_rows] */
+    char *i8_rows;       /* [max_rows rounded up to 32] rows, room for the largest k of the I8 weights loaded so far */
+    size_t i8_row_bytes;
+    struct i8_chunk *i8_chunks; /* memory of I8 weights (weight_i8.c) */
     struct rope_cache rope[ROPE_CACHES];
     size_t rope_next; /* the cache to give up next */
 
@@ -168,6 +195,11 @@ int profiled_gather_rows(struct backend *b, void *y, size_t ldy, const void *x, 
                          size_t n, size_t dim, struct error *err);
 int cpu_profile(struct backend *b, bool on, struct backend_profile *out, struct error *err);
 int cpu_measure(struct backend *b, struct backend_limits *out, struct error *err);
+
+/* Bytes from one quantised row of k elements to the next. */
+size_t i8_row_bytes(const struct cpu_kernels *kernels, size_t k);
+/* Give back the memory of I8 weights and rows. */
+void i8_close(struct backend *b);
 
 /* Does this machine, its operating system included, run the variant? */
 bool cpu_has_avx2(void);   /* AVX2, FMA, F16C */

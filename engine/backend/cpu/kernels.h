@@ -2,6 +2,7 @@
 #include "linear.h"
 
 #include "attention.h"
+#include "linear_i8_float.h"
 #include "measure.h"
 #include "rows.h"
 
@@ -11,5 +12,6 @@
         .attention_segment = attention_segment, .attention_merge = attention_merge, .scale_row = scale_row_by,         \
         .add_row = add_row, .rms_norm_row = rms_norm_row, .silu_mul_row = silu_mul_row, .gelu_mul_row = gelu_mul_row,  \
         .rope_halves = rope_halves, .rope_interleaved = rope_interleaved, .to_half = to_half, .to_i8 = to_i8,          \
-        MEASURE_KERNELS,                                                                                               \
+        MEASURE_KERNELS, .i8_element = sizeof(i8_q), .i8_pack = i8_pack, .i8_quantise = i8_quantise,                   \
+        .i8_linear = i8_linear_tile, .i8_linear_float = i8_linear_float_tile,                                          \
     }

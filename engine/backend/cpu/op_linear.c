@@ -1,5 +1,6 @@
 /* linear: products of the same rows with one or more weight matrices, cut into tasks. */
 #include "cpu.h"
+#include "weight_i8.h"
 
 enum {
     MAX_PARTS = 8,
@@ -87,6 +88,11 @@ static void plan_tasks(struct linear_job *job) {
     }
 }
 
+/* Are they multiplied together? */
+static bool same_kind(const struct weight *a, const struct weight *b) {
+    return a->dtype == DTYPE_I8 ? b->dtype == DTYPE_I8 && i8_same_input(a, b) : b->dtype != DTYPE_I8;
+}
+
 int cpu_linear(struct backend *b, const void *x, size_t ldx, size_t rows, const struct linear_part *parts,
                size_t n_parts, struct error *err) {
     if (check_rows(b, "linear", rows, err) < 0) {
@@ -97,6 +103,9 @@ int cpu_linear(struct backend *b, const void *x, size_t ldx, size_t rows, const 
     }
     for (size_t i = 0; i < n_parts; i++) {
         const struct weight *w = parts[i].w;
+        if (w->dtype == DTYPE_I8 && !i8_loaded(b, w)) {
+            return error_set(err, ERROR_INTERNAL, "linear: part %zu was not loaded by this backend", i);
+        }
         if (w->k != parts[0].w->k || w->k > ldx || w->n > parts[i].ldy) {
             return error_set(err, ERROR_INTERNAL, "linear: part %zu of %zu x %zu does not fit its rows", i, w->n, w->k);
         }
@@ -104,8 +113,17 @@ int cpu_linear(struct backend *b, const void *x, size_t ldx, size_t rows, const 
     if (rows == 0 || n_parts == 0) {
         return 0;
     }
-    struct linear_job job = {.b = b, .x = x, .ldx = ldx, .rows = rows, .parts = parts, .n_parts = n_parts};
-    plan_tasks(&job);
-    pool_run(b->pool, job.ends[n_parts - 1], linear_task, &job);
+    for (size_t i = 0, end = 0; i < n_parts; i = end) {
+        const struct weight *w = parts[i].w;
+        for (end = i + 1; end < n_parts && same_kind(w, parts[end].w); end++) {
+        }
+        if (w->dtype == DTYPE_I8) {
+            i8_linear(b, x, ldx, rows, parts + i, end - i);
+            continue;
+        }
+        struct linear_job job = {.b = b, .x = x, .ldx = ldx, .rows = rows, .parts = parts + i, .n_parts = end - i};
+        plan_tasks(&job);
+        pool_run(b->pool, job.ends[job.n_parts - 1], linear_task, &job);
+    }
     return 0;
 }

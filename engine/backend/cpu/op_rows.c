@@ -1,5 +1,6 @@
 /* The operations that go row by row: embed, rms_norm, silu_mul, gather_rows, kv_store; and kv_copy. */
 #include "cpu.h"
+#include "weight_i8.h"
 
 #include <string.h>
 
@@ -18,7 +19,11 @@ static void embed_rows(const void *arg, size_t begin, size_t end) {
     for (size_t r = begin; r < end; r++) {
         const char *row = (const char *)t->data + (size_t)j->token_ids[r] * t->row_bytes;
         float *y = j->y + r * j->ldy;
-        j->kernels->dequantise(t->dtype, row, t->k, y);
+        if (t->dtype == DTYPE_I8) {
+            i8_weight_row(t->packed, (size_t)j->token_ids[r], y);
+        } else {
+            j->kernels->dequantise(t->dtype, row, t->k, y);
+        }
         if (j->scale != 1.0f) {
             j->kernels->scale_row(y, t->k, j->scale);
         }
