@@ -258,7 +258,7 @@ static void bench_linear(const struct backend_ops *ops, struct backend *b, enum 
 static const struct cpu_kernels *bench_kernels;
 
 static double i8_operations(void) {
-    return bench_kernels->measure_i8(FMA_LOOPS);
+    return bench_kernels->measure_i8_peak(FMA_LOOPS);
 }
 
 static void bench_i8(const struct backend_ops *ops, struct backend *b, enum activation_quant activation, size_t n,
@@ -307,7 +307,7 @@ static void bench_all_i8(const struct backend_ops *ops, struct backend *b, size_
     static const size_t shapes[][2] = {{1536, 576}, {576, 1536}, {2048, 2048}, {5632, 2048}, {2048, 5632}};
     struct limits i8 = limits;
     bench_kernels = b->kernels;
-    if (b->kernels->measure_i8) {
+    if (b->kernels->measure_i8_peak) {
         i8.flops = measure_limit(threads, i8_operations, NULL, 0);
         printf("  dot products of bytes in registers: %.1f GOP/s\n", 1e-9 * i8.flops);
     }
