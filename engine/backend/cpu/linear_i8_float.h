@@ -8,14 +8,12 @@
  */
 #include "linear_i8.h"
 
+/* Rows of a block; panels side by side with one row. */
 #if defined(VARIANT_AVX512)
-enum { I8_FLOAT_ROWS = 5 };
-#elif defined(VARIANT_AVX2)
-enum { I8_FLOAT_ROWS = 1 };
+enum { I8_FLOAT_ROWS = 5, I8_FLOAT_PANELS = 4 };
 #else
-enum { I8_FLOAT_ROWS = 1 };
+enum { I8_FLOAT_ROWS = 1, I8_FLOAT_PANELS = 1 };
 #endif
-enum { I8_FLOAT_PANELS = I8_FLOAT_ROWS > 1 ? 2 : 1 };
 
 /* Byte j of each of 16 groups, times 2^24 */
 VEC_INLINE v16 i8_byte(const int8_t *p, const unsigned j) {
@@ -43,13 +41,16 @@ VEC_INLINE v16 i8_byte(const int8_t *p, const unsigned j) {
 /* out[r][c] = x[r] . panel w[c], 16 columns each, times 2^24: `rows` by `panels` (constants), k elements */
 VEC_INLINE void i8_float_sums(const unsigned rows, const unsigned panels, const float *x, size_t ldx,
                               const int8_t *const *w, size_t k, v16 *out) {
-    v16 acc[I8_FLOAT_ROWS * 4 + 4];
-    UNROLL for (unsigned i = 0; i < 4 * rows * panels; i++) {
-        acc[i] = v16_zero();
+    v16 acc[I8_FLOAT_ROWS * 4];
+    UNROLL for (unsigned s = 0; s < rows * panels; s++) {
+        UNROLL for (unsigned j = 0; j < 4; j++) {
+            acc[4 * s + j] = v16_zero();
+        }
     }
     size_t i = 0;
     for (; i + 4 <= k; i += 4) {
         UNROLL for (unsigned c = 0; c < panels; c++) {
+            i8_prefetch(panels, w[c] + i * I8_PANEL);
             UNROLL for (unsigned j = 0; j < 4; j++) {
                 v16 wv = i8_byte(w[c] + i * I8_PANEL, j);
                 UNROLL for (unsigned r = 0; r < rows; r++) {
