@@ -83,7 +83,11 @@ static int make_shape(struct bench *b, const struct bench_config *config, struct
     if (bench_shape_find(config->shape, &s, &dtype, err) < 0) {
         return -1;
     }
-    size_t n = s->n_layers;
+    size_t n = s->n_layers, layer, rest;
+    if (!bench_shape_bytes(s, dtype, &layer, &rest)) {
+        return error_set_param(err, ERROR_INVALID, "shape", "the rows of %s are no whole number of blocks of type %s (%zu)", s->name,
+                               dtype_info(dtype)->name, dtype_info(dtype)->block);
+    }
     while (n > 0 && shape_need(s, c, dtype, n) > KEEP_FREE * (double)available) {
         n--;
     }

@@ -69,11 +69,7 @@ static int run(const struct bench_options *o, struct command_state *state, struc
     if (o->shape[0] && flags->n_operands > 0) {
         return error_set(err, ERROR_INVALID, "--shape takes the place of a model; only one can be given");
     }
-    int rc = bench_local(o, &state->config, err);
-    if (rc < 0 && !o->shape[0]) {
-        config_engine_refused(err);
-    }
-    return rc;
+    return bench_local(o, &state->config, err);
 }
 
 int cmd_bench(int argc, char **argv) {

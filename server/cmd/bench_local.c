@@ -277,6 +277,9 @@ int bench_local(const struct bench_options *o, const struct config *c, struct er
         config.cases = g.cases;
         config.n_cases = g.n;
         rc = bench_open(&config, &b, err);
+        if (rc < 0 && !config.shape) {
+            config_engine_refused(err);
+        }
     }
     rc = rc == 0 ? run_grid(b, o, c, &g, &json, err) : rc;
     if (rc == 0 && o->json) {
