@@ -14,7 +14,7 @@ import time
 import pytest
 from conftest import INFERD, MODEL, ROOT, SLOW, free_port
 
-COMMANDS = ["serve", "chat", "tokenize", "inspect", "version"]
+COMMANDS = ["serve", "chat", "bench", "eval", "tokenize", "inspect", "version"]
 TEXTS = [
     "Hello, world!",
     "  two  spaces\tand a tab\n\nand lines\n",
