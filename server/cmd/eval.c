@@ -400,7 +400,7 @@ int cmd_eval(int argc, char **argv) {
                      "window that holds it, by what stands before it there. Where the tokenizer puts BOS before a text, every\n"
                      "window begins with it; else the text's first token is not scored. Special tokens in the text are text.",
                  .examples = "  inferd eval model.gguf --text book.txt\n"
-                             "  inferd eval model.gguf --text book.txt --weights int8 --kv int8 --against-weights bf16 --against-kv-dtype f16\n"
+                             "  inferd eval model.gguf --text book.txt --weights int8 --kv int8 --against-weights bf16\n"
                              "  inferd eval model.gguf --text book.txt --record book.ref\n"
                              "  inferd eval int8-folder --text book.txt --reference book.ref --json\n"},
         .own = {rows, sizeof rows / sizeof rows[0]},

@@ -33,7 +33,7 @@ def output(command):
     env = {k: v for k, v in os.environ.items() if not k.startswith(("INFERD", "LLAMA"))}
     done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
     if done.returncode != 0:
-        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}: {(done.stderr or done.stdout)[-400:]}")
+        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}: {(done.stderr or done.stdout).strip()[-400:]}")
     return done.stdout
 
 
@@ -161,7 +161,7 @@ class Measures:
 
     def all_speeds(self):
         o = self.o
-        int8 = ["--weights=int8", f"--kv-dtype={o.kv_dtype}"]
+        int8 = [f"--weights={o.weights}", f"--kv-dtype={o.kv_dtype}"]
         self.speed("tiny INT8", o.llama, lambda: self.model("tiny", "Q8_0"), ["--shape=tiny", *int8],
                    {"prefill": (3.5, 5.5), 1: (1.15, 1.35), 8: (2, 2.5), 32: (3, 5)}, (64, 24))
         self.speed("smol INT8", o.llama, lambda: self.model("smol", "Q8_0"), ["--shape=smol", *int8],
@@ -182,7 +182,7 @@ class Measures:
 
     def start_ours(self, model, sequences, length=512):
         self.port += 1
-        return Server([self.o.inferd, "serve", model, "--weights=int8", f"--kv-dtype={self.o.kv_dtype}", f"--threads={self.o.threads}",
+        return Server([self.o.inferd, "serve", model, f"--weights={self.o.weights}", f"--kv-dtype={self.o.kv_dtype}", f"--threads={self.o.threads}",
                        f"--port={self.port}", f"--max-sequences={sequences}", f"--max-model-len={length}", f"--kv-tokens={sequences * length}",
                        "--log-level=error"], "/readyz", self.port)
 
@@ -246,7 +246,7 @@ class Measures:
     def profile(self):
         """The shares that must be visible in the model, at 32 streams and 192 tokens of context."""
         if self.wanted("shares"):
-            report = json.loads(output([self.o.inferd, "bench", "--shape=smol", "--weights=int8", f"--kv-dtype={self.o.kv_dtype}", "--prefill=512",
+            report = json.loads(output([self.o.inferd, "bench", "--shape=smol", f"--weights={self.o.weights}", f"--kv-dtype={self.o.kv_dtype}", "--prefill=512",
                                         "--decode-streams=1,32", "--context=192", "--generate=16", "--profile", "--repeat=1", "--json",
                                         f"--threads={self.o.threads}"]))
             print("\n| smol INT8 | attention (at most 40 % at 32) | idle (at most 10 %) | sampling (at most 5 %) | read | peak |\n|---|---|---|---|---|---|")
@@ -275,6 +275,7 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--kv-dtype", default="int8")
+    parser.add_argument("--weights", default="int8", help="of inferd in the INT8 rows: another one only to try the script")
     parser.add_argument("--served-time", type=float, default=1, help="times 6, 10 and 16 seconds of load at 1, 8 and 32 streams")
     parser.add_argument("--only", nargs="+", default=["*"], help="patterns of row names")
     parser.add_argument("--port", type=int, default=18080)
