@@ -1,14 +1,19 @@
 #include "quant/int8.h"
 
-#include <math.h>
+#include <string.h>
 
+/* Of finite floats without their signs the larger one is the larger integer, whose maximum compilers vectorise. */
 static float absmax(const float *x, size_t n) {
-    float most = 0;
+    int32_t most = 0;
     for (size_t i = 0; i < n; i++) {
-        float a = fabsf(x[i]);
-        most = a > most ? a : most;
+        int32_t bits;
+        memcpy(&bits, &x[i], sizeof bits);
+        bits &= 0x7fffffff;
+        most = bits > most ? bits : most;
     }
-    return most;
+    float v;
+    memcpy(&v, &most, sizeof v);
+    return v;
 }
 
 float int8_scale_absmax(const float *x, size_t n) {
@@ -16,9 +21,11 @@ float int8_scale_absmax(const float *x, size_t n) {
     return scale > 0 ? scale : 1.0f; /* also where a subnormal maximum underflows */
 }
 
+/* Floats from 2^23 to 2^24 are the integers: adding 1.5 * 2^23 rounds to the nearest, even in the middle. */
 static float round_to_i8(float x, float scale) {
-    float q = rintf(x / scale); /* the default rounding mode: nearest even */
-    return q < -127.0f ? -127.0f : q > 127.0f ? 127.0f : q;
+    float q = x / scale;
+    q = q < -127.0f ? -127.0f : q > 127.0f ? 127.0f : q;
+    return (q + 0x1.8p23f) - 0x1.8p23f;
 }
 
 static double squared_error(const float *x, size_t n, float scale) {
