@@ -713,6 +713,7 @@ void engine_get_info(const struct engine *e, struct engine_info *out) {
         .threads = r->backend_info.threads,
         .n_layers = c->n_layers,
         .n_parameters = r->decoder.weights.n_parameters,
+        .weights = weights_describe(&r->decoder.weights),
         .vocab_size = e->limits.vocab_size,
         .max_model_len = e->limits.max_model_len,
         .kv_blocks = e->n_kv_blocks,

@@ -55,8 +55,9 @@ static char *served_name(const struct config *c) {
 static void make_fingerprint(struct server *s) {
     struct buf b = BUF_INIT;
     unsigned char digest[32] = {0};
-    buf_printf(&b, "%s %s %s %s %s %zu %zu %s", version_number(), s->info.architecture, s->info.model_name,
-               s->info.backend, s->info.variant, s->info.n_parameters, s->info.weight_bytes, s->config->kv_dtype);
+    buf_printf(&b, "%s %s %s %s %s %zu %zu %s %s", version_number(), s->info.architecture, s->info.model_name,
+               s->info.backend, s->info.variant, s->info.n_parameters, s->info.weight_bytes, s->info.weights,
+               s->config->kv_dtype);
     if (!b.failed) {
         gnutls_hash_fast(GNUTLS_DIG_SHA256, b.data, b.len, digest);
     }
@@ -135,9 +136,9 @@ static void load_after(void *arg) {
     make_fingerprint(s);
     s->phase = SERVER_READY;
     const struct engine_info *i = &s->info;
-    log_info("serving %s (%s, %.0fM parameters) on %s %s with %zu threads: context of %zu tokens, KV memory for %zu, "
+    log_info("serving %s (%s, %.0fM parameters, weights %s) on %s %s with %zu threads: context of %zu tokens, KV memory for %zu, "
              "%zu sequences at once",
-             s->model, i->architecture, (double)i->n_parameters / 1e6, i->backend, i->variant, i->threads,
+             s->model, i->architecture, (double)i->n_parameters / 1e6, i->weights, i->backend, i->variant, i->threads,
              i->max_model_len, i->kv_blocks * i->kv_block_size, s->config->max_sequences);
 }
 

@@ -382,3 +382,8 @@ int weights_check_names(const struct model_config *c, const struct model_file *f
 int weights_read_vector(const struct tensor *t, float *out, struct error *err) {
     return model_source_read_plain_vector(t, out, err);
 }
+
+const char *weights_describe(const struct weights *w) {
+    const struct weight *up = &w->layers[0].up;
+    return up->dtype == DTYPE_I8 && up->activation != ACTIVATION_FLOAT ? "I8 (W8A8)" : dtype_info(up->dtype)->name;
+}

@@ -61,6 +61,9 @@ int weights_check_names(const struct model_config *c, const struct model_file *f
 /* A vector (norm, bias) as floats: out[shape[0]], each finite. */
 int weights_read_vector(const struct tensor *t, float *out, struct error *err);
 
+/* The number format of the layers' matrices, for people: that of their up projection. Static. */
+const char *weights_describe(const struct weights *w);
+
 static inline const struct weight *weights_head(const struct weights *w) {
     return w->output.data ? &w->output : &w->embed;
 }

@@ -11,6 +11,7 @@
 
 enum {
     SHOWN_CHARS = 72,            /* of a string as text */
+    SHOWN_LINE_CHARS = 400,      /* of a sentence of our own */
     SHOWN_ELEMENT_CHARS = 20,    /* of a string in an array as text */
     SHOWN_ELEMENTS = 6,          /* of an array */
     JSON_STRING_BYTES = 1 << 20, /* of a string as JSON; chat templates are whole */
@@ -58,8 +59,8 @@ static void print_quoted(struct buf *b, const char *s, size_t len, size_t max_ch
     print_safe(b, s, len, max_chars, true);
 }
 
-static void print_bare(struct buf *b, const char *s, size_t len) {
-    print_safe(b, s, len, SHOWN_CHARS, false);
+static void print_bare(struct buf *b, const char *s, size_t len, size_t max_chars) {
+    print_safe(b, s, len, max_chars, false);
 }
 
 /* The shortest decimals that give the number back. */
@@ -269,7 +270,7 @@ static size_t total_types(const struct model_file *f, struct type_total *out, si
 
 /* ---- text ---- */
 
-static void text_summary(const struct model_file *f, struct buf *out, struct buf *cell) {
+static void text_summary(const struct model_file *f, const char *quantization, struct buf *out, struct buf *cell) {
     struct table t = {.n_columns = 2};
     table_add_text(&t, cell, "file");
     print_quoted(cell, f->path, strlen(f->path), MODEL_MAX_PATH);
@@ -295,7 +296,12 @@ static void text_summary(const struct model_file *f, struct buf *out, struct buf
         buf_printf(cell, "%s: ", types[i].type);
         print_bytes(cell, types[i].bytes);
         buf_printf(cell, " in %zu tensor%s%s", types[i].n, types[i].n == 1 ? "" : "s",
-                   types[i].computed ? "" : " (not supported)");
+                   types[i].computed || quantization ? "" : " (not supported)");
+        table_add(&t, cell);
+    }
+    if (quantization) {
+        table_add_text(&t, cell, "quantised");
+        print_bare(cell, quantization, strlen(quantization), SHOWN_LINE_CHARS);
         table_add(&t, cell);
     }
     table_print(&t, out);
@@ -324,7 +330,7 @@ static void text_metadata(const struct model_file *f, struct buf *out, struct bu
     buf_printf(out, "\nMetadata (%zu)\n", f->meta.n);
     for (size_t i = 0; i < f->meta.n; i++) {
         const struct meta *m = &f->meta.items[i];
-        print_bare(cell, m->key.data, m->key.len);
+        print_bare(cell, m->key.data, m->key.len, SHOWN_CHARS);
         table_add(&t, cell);
         if (m->type == META_ARRAY) {
             buf_printf(cell, "%s[%zu]", meta_type_name(m->element), m->count);
@@ -348,7 +354,7 @@ static void text_object(const char *title, const cJSON *object, struct buf *out,
     buf_printf(out, "\n%s (%d)\n", title, cJSON_GetArraySize(object));
     const cJSON *item;
     cJSON_ArrayForEach(item, object) {
-        print_bare(cell, item->string, strlen(item->string));
+        print_bare(cell, item->string, strlen(item->string), SHOWN_CHARS);
         table_add(&t, cell);
         if (cJSON_IsString(item)) {
             print_quoted(cell, item->valuestring, strlen(item->valuestring), SHOWN_CHARS);
@@ -356,7 +362,7 @@ static void text_object(const char *title, const cJSON *object, struct buf *out,
             print_double(cell, item->valuedouble, false, false);
         } else {
             char *json = cJSON_PrintUnformatted(item);
-            print_bare(cell, json ? json : "", json ? strlen(json) : 0);
+            print_bare(cell, json ? json : "", json ? strlen(json) : 0, SHOWN_CHARS);
             cell->failed |= !json;
             cJSON_free(json);
         }
@@ -374,7 +380,7 @@ static void text_tensors(const struct model_file *f, struct buf *out, struct buf
     buf_printf(out, "\nTensors (%zu)\n", f->n_tensors);
     for (size_t i = 0; i < f->n_tensors && !t.cells.failed; i++) {
         const struct tensor *tensor = &f->tensors[i];
-        print_bare(cell, tensor->name, strlen(tensor->name));
+        print_bare(cell, tensor->name, strlen(tensor->name), SHOWN_CHARS);
         table_add(&t, cell);
         table_add_text(&t, cell, tensor->type);
         for (size_t d = 0; d < tensor->n_dims; d++) {
@@ -387,8 +393,8 @@ static void text_tensors(const struct model_file *f, struct buf *out, struct buf
     table_print(&t, out);
 }
 
-static void describe_text(const struct model_file *f, struct buf *out, struct buf *cell) {
-    text_summary(f, out, cell);
+static void describe_text(const struct model_file *f, const char *quantization, struct buf *out, struct buf *cell) {
+    text_summary(f, quantization, out, cell);
     text_files(f, out, cell);
     text_metadata(f, out, cell);
     text_object("Annotations", f->n_parts ? f->parts[0].annotation : NULL, out, cell);
@@ -457,7 +463,7 @@ static void json_tensors(const struct model_file *f, struct buf *b) {
     buf_puts(b, "]");
 }
 
-static void describe_json(const struct model_file *f, struct buf *b) {
+static void describe_json(const struct model_file *f, const char *quantization, struct buf *b) {
     buf_puts(b, "{\"path\": ");
     json_text(b, f->path);
     buf_printf(b, ",\n \"format\": \"%s\"", f->format == MODEL_FORMAT_GGUF ? "gguf" : "safetensors");
@@ -466,6 +472,10 @@ static void describe_json(const struct model_file *f, struct buf *b) {
     }
     buf_printf(b, ",\n \"size\": %zu,\n \"n_parameters\": %.0f,\n \"n_tensors\": %zu", file_bytes(f),
                count_parameters(f), f->n_tensors);
+    if (quantization) {
+        buf_puts(b, ",\n \"quantization\": ");
+        json_text(b, quantization);
+    }
     json_files(f, b);
     if (f->format == MODEL_FORMAT_GGUF) {
         json_metadata(f, b);
@@ -476,12 +486,13 @@ static void describe_json(const struct model_file *f, struct buf *b) {
     buf_puts(b, "}\n");
 }
 
-int model_file_describe(const struct model_file *f, bool json, struct buf *out, struct error *err) {
+int model_file_describe(const struct model_file *f, bool json, const char *quantization, struct buf *out,
+                        struct error *err) {
     struct buf cell = BUF_INIT;
     if (json) {
-        describe_json(f, out);
+        describe_json(f, quantization, out);
     } else {
-        describe_text(f, out, &cell);
+        describe_text(f, quantization, out, &cell);
     }
     buf_free(&cell);
     return out->failed ? error_memory(err) : 0;

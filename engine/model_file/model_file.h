@@ -95,7 +95,9 @@ bool model_file_array_string(const struct model_file *f, const char *key, size_t
 bool model_file_array_int(const struct model_file *f, const char *key, size_t i, int64_t *out);
 bool model_file_array_double(const struct model_file *f, const char *key, size_t i, double *out);
 
-/* What `inferd inspect` prints: metadata (long arrays shortened) and tensors, as text or as JSON. */
-int model_file_describe(const struct model_file *f, bool json, struct buf *out, struct error *err);
+/* What `inferd inspect` prints: metadata (long arrays shortened) and tensors, as text or as JSON. `quantization`: a line
+ * about how the matrices are quantised; NULL: they are not. */
+int model_file_describe(const struct model_file *f, bool json, const char *quantization, struct buf *out,
+                        struct error *err);
 
 #endif

@@ -48,6 +48,7 @@ struct engine_info {
     const char *variant;      /* "avx512" */
     size_t threads;
     size_t n_layers, n_parameters;
+    const char *weights; /* number format of the layers' matrices: "BF16", "Q4_1", "I8", "I8 (W8A8)"; static */
     size_t vocab_size;
     size_t max_model_len;
     size_t kv_blocks, kv_block_size;

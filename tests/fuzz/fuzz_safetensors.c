@@ -28,8 +28,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     volatile unsigned sum = touch(f);
     (void)sum;
     struct buf text = BUF_INIT, json = BUF_INIT;
-    model_file_describe(f, false, &text, &err);
-    if (model_file_describe(f, true, &json, &err) == 0 && json_check(json.data, json.len, NULL, &err) < 0) {
+    model_file_describe(f, false, NULL, &text, &err);
+    if (model_file_describe(f, true, NULL, &json, &err) == 0 && json_check(json.data, json.len, NULL, &err) < 0) {
         abort();
     }
     buf_free(&text);

@@ -281,6 +281,7 @@ void engine_get_info(const struct engine *e, struct engine_info *out) {
         .backend = "none",
         .variant = "none",
         .threads = 1,
+        .weights = "none",
         .vocab_size = FAKE_VOCAB,
         .max_model_len = e->config.max_model_len,
         .kv_blocks = 4096,

@@ -125,7 +125,7 @@ Test(gguf, every_byte_changed) {
             struct model_file *f = open_bytes(copy, sizeof copy);
             if (f) {
                 struct buf text = BUF_INIT;
-                cr_expect_eq(model_file_describe(f, i % 2, &text, &err), 0);
+                cr_expect_eq(model_file_describe(f, i % 2, NULL, &text, &err), 0);
                 buf_free(&text);
             }
             model_file_close(f);
@@ -510,7 +510,7 @@ Test(gguf_disk, split_opens_from_any_part) {
         check_py(f);
         cr_expect(model_file_find(f, "a.weight")->part == 0 && model_file_find(f, "b.weight")->part == 1);
         struct buf text = BUF_INIT;
-        cr_expect_eq(model_file_describe(f, false, &text, &err), 0);
+        cr_expect_eq(model_file_describe(f, false, NULL, &text, &err), 0);
         cr_expect(strstr(text.data, "Files (2)\n") && strstr(text.data, "m-00002-of-00002.gguf"));
         buf_free(&text);
         model_file_close(f);

@@ -17,7 +17,7 @@ static char *describe(enum model_format format, const void *data, size_t size, b
     struct model_file *f = NULL;
     struct buf out = BUF_INIT;
     cr_assert_eq(model_file_open_memory(format, data, size, &f, &err), 0, "%s", err.message);
-    cr_assert_eq(model_file_describe(f, json, &out, &err), 0);
+    cr_assert_eq(model_file_describe(f, json, NULL, &out, &err), 0);
     model_file_close(f);
     return buf_steal(&out);
 }
@@ -127,6 +127,36 @@ Test(inspect, safetensors_and_config) {
     snprintf(command, sizeof command, "rm -r %s", folder);
     cr_assert_eq(system(command), 0);
     cr_expect_eq(engine_inspect(folder, true, &out, &err), -1);
+}
+
+Test(inspect, quantisation) {
+    static const struct {
+        const char *config, *line;
+    } cases[] = {
+        {"{\"quantization_config\":{\"quant_method\":\"gptq\",\"bits\":4,\"group_size\":128}}",
+         "gptq: 4-bit integers in groups of 128"},
+        {"{\"quantization_config\":{\"quant_method\":\"h\\u001b[2Jqq\"}}",
+         "not supported: the quantisation of the model: the quant_method h?[2Jqq is not supported"},
+    };
+    char folder[] = "/tmp/inferd-test-XXXXXX", command[64];
+    cr_assert_not_null(mkdtemp(folder));
+    write_file(folder, "model.safetensors", safetensors_py, sizeof safetensors_py);
+    for (size_t i = 0; i < 2; i++) {
+        struct buf out = BUF_INIT;
+        cJSON *root = NULL;
+        write_file(folder, "config.json", cases[i].config, strlen(cases[i].config));
+        cr_expect_eq(engine_inspect(folder, false, &out, &err), 0, "%s", err.message);
+        const char *line = strstr(out.data, "quantised");
+        cr_expect(line && strstr(line, cases[i].line), "%s", out.data);
+        buf_reset(&out);
+        cr_expect_eq(engine_inspect(folder, true, &out, &err), 0);
+        cr_assert_eq(json_parse(out.data, out.len, NULL, &root, &err), 0, "%s", err.message);
+        cr_expect(strstr(get(root, "quantization")->valuestring, cases[i].line) == get(root, "quantization")->valuestring);
+        cJSON_Delete(root);
+        buf_free(&out);
+    }
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    cr_assert_eq(system(command), 0);
 }
 
 /* What a file holds must not reach the terminal as commands, nor break the JSON. */
