@@ -7,12 +7,14 @@ import re
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
 
 import pytest
 from conftest import INFERD, MODEL, ROOT, SLOW, free_port
+from faults import write_folder_model
 
 COMMANDS = ["serve", "chat", "bench", "eval", "tokenize", "inspect", "version"]
 TEXTS = [
@@ -188,6 +190,51 @@ def test_a_setting_that_the_model_cannot_have_exits_with_78(tmp_path):
     conf.write_text("max_model_len = 1000000\n")
     refused(run("serve", MODEL, "--port", str(free_port()), "--config", str(conf), "--log-level", "error"), 78, "max_model_len is 1000000")
     refused(run("chat", MODEL, "--ctx", "1000000"), 78, "max_model_len is 1000000")
+
+
+Q_PROJ = "model.layers.0.self_attn.q_proj."
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32}
+W8A8 = {"quant_method": "w8a8_int8"}
+SCALES = {".weight": ("I8", [32, 32], b"\1" * 1024), ".weight_scale": ("F32", [32, 1], b"\0\0\x80\x3f" * 32)}
+GPTQ_PARTS = {".qweight": ("I32", [4, 32], b"\1" * 512), ".qzeros": ("I32", [1, 4], b"\x77" * 16), ".scales": ("F16", [1, 32], b"\0\x3c" * 32),
+              ".g_idx": ("I32", [32], b"\0" * 128)}
+
+
+@pytest.mark.parametrize("quantization, parts, words", [
+    ({"quant_method": "mxfp4"}, {}, "quant_method mxfp4 is not supported"),
+    ({**GPTQ, "bits": 77}, {}, "bits"),
+    ({**GPTQ, "group_size": 0}, {}, "group_size is 0"),
+    (GPTQ, {}, "q_proj.qweight is missing"),
+    (GPTQ, {**GPTQ_PARTS, ".scales": ("F16", [32, 1], b"\0\x3c" * 32)}, "q_proj.scales has not the shape [1][32]"),
+    (GPTQ, {**GPTQ_PARTS, ".g_idx": ("I32", [32], b"\1" * 128)}, "q_proj.g_idx has a group index that is not one of the 1 groups"),
+    (GPTQ, {**GPTQ_PARTS, ".more": ("I32", [1], b"\1" * 4)}, "q_proj.more is not part of a llama model"),
+    (GPTQ, {**GPTQ_PARTS, ".bias": ("F16", [32], b"\0\x3c" * 32)}, "q_proj.bias is not part of a llama model"),
+    (W8A8, {".weight": SCALES[".weight"]}, "q_proj.weight_scale is missing"),
+    (W8A8, {**SCALES, ".weight_scale": ("F32", [32, 1], b"\0\0\xc0\x7f" * 32)}, "q_proj.weight_scale has a scale that is not a finite"),
+    (W8A8, {**SCALES, ".weight_scale": ("F32", [32, 1], b"\0\0\x80\xbf" * 32)}, "q_proj.weight_scale has a scale that is not a finite"),
+    ({"quant_method": "fp8"}, {".weight": ("F8_E4M3", [32, 32], b"\x7f" * 1024), ".weight_scale": SCALES[".weight_scale"]},
+     "q_proj.weight has an element that is not a finite number"),
+    (None, SCALES, "type I8, which is not supported for weights that are not quantised"),
+])
+def test_quantised_models_that_make_no_sense_exit_with_78(tmp_path, quantization, parts, words):
+    folder = write_folder_model(tmp_path / "model")
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    (tmp_path / "model" / "config.json").write_text(json.dumps({**config, "quantization_config": quantization}))
+    index = tmp_path / "model" / "model.safetensors.index.json"
+    shard = tmp_path / "model" / json.loads(index.read_text())["weight_map"][Q_PROJ + "weight"]
+    raw = shard.read_bytes()
+    (size,) = struct.unpack_from("<Q", raw)
+    header, data = json.loads(raw[8:8 + size]), raw[8 + size:]
+    del header[Q_PROJ + "weight"]
+    for name, (dtype, shape, content) in parts.items():
+        header[Q_PROJ[:-1] + name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(content)]}
+        data += content
+    places = {n: f for n, f in json.loads(index.read_text())["weight_map"].items() if n != Q_PROJ + "weight"}
+    index.write_text(json.dumps({"weight_map": places}))
+    head = json.dumps(header).encode()
+    shard.write_bytes(struct.pack("<Q", len(head)) + head + data)
+    refused(run("serve", folder, "--port", "0", "--log-level", "error"), 78, words)
+    assert run("inspect", folder).returncode == 0
 
 
 def test_a_port_that_is_taken_exits_with_1():
