@@ -2,8 +2,9 @@
  * A struct text from a model's files: the vocabulary and template in a GGUF's metadata, or tokenizer.json and the
  * files beside it. Here the text code, which knows no files, meets the file readers.
  */
+#include "text_open.h"
+
 #include "base/file_map.h"
-#include "model_file/model_file.h"
 #include "text/chat_families.h"
 #include "text/text_impl.h"
 
@@ -19,15 +20,7 @@
 
 /* ---- GGUF ---- */
 
-struct gguf_vocab {
-    struct vocab_source source;
-    struct span *tokens, *merges;
-    float *scores;
-    uint8_t *types;
-    char *model, *pre, *name;
-};
-
-static void gguf_vocab_free(struct gguf_vocab *v) {
+void gguf_vocab_free(struct gguf_vocab *v) {
     free(v->tokens);
     free(v->merges);
     free(v->scores);
@@ -35,6 +28,7 @@ static void gguf_vocab_free(struct gguf_vocab *v) {
     free(v->model);
     free(v->pre);
     free(v->name);
+    *v = (struct gguf_vocab){0};
 }
 
 /* A copy of a string value, NULL if it is not there (*out stays) or holds a NUL. */
@@ -135,7 +129,7 @@ static bool is_phi3(const char *name) {
     return name && (strcasestr(name, "phi-3") || strcasestr(name, "phi3"));
 }
 
-static int read_vocab(const struct model_file *f, struct gguf_vocab *v, struct error *err) {
+int gguf_vocab_read(const struct model_file *f, struct gguf_vocab *v, struct error *err) {
     struct vocab_source *s = &v->source;
     if (copy_string(f, "tokenizer.ggml.model", &v->model, err) < 0 ||
         copy_string(f, "tokenizer.ggml.pre", &v->pre, err) < 0 || copy_string(f, "general.name", &v->name, err) < 0) {
@@ -224,7 +218,7 @@ static int read_templates(const struct model_file *f, struct text *t, struct err
 
 static int open_gguf(const struct model_file *f, struct text *t, struct error *err) {
     struct gguf_vocab v = {0};
-    int rc = read_vocab(f, &v, err);
+    int rc = gguf_vocab_read(f, &v, err);
     if (rc == 0) {
         rc = tokenizer_from_vocab(&v.source, &t->tokenizer, err);
     }

@@ -20,6 +20,7 @@ static const struct command commands[] = {
     {"bench", "measure how fast a model, a shape or a server is", cmd_bench},
     {"eval", "tell how well a model predicts a text, and how far two configurations are apart", cmd_eval},
     {"inspect", "show what a model file holds", cmd_inspect},
+    {"quantize", "write an INT8 checkpoint of a model", cmd_quantize},
     {"version", "show the version, the libraries and the processor", cmd_version},
     {"help", "show this, or the help of a command", cmd_help},
 };

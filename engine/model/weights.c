@@ -316,59 +316,6 @@ void weights_unload(struct weights *w) {
     *w = (struct weights){0};
 }
 
-static const struct role *role_of(int layer, size_t field) {
-    const struct role *roles = layer < 0 ? model_roles : layer_roles;
-    size_t n = layer < 0 ? n_model_roles : n_layer_roles, i = 0;
-    while (i + 1 < n && roles[i].offset != field) {
-        i++;
-    }
-    return &roles[i];
-}
-
-static int find_tensor(const struct model_source *s, const struct role *r, int layer, const struct tensor **out,
-                       struct error *err) {
-    char name[TENSOR_NAME_MAX];
-    size_t n = role_size(r->n, s->config), k = role_size(r->k, s->config);
-    if (!role_is_matrix(r)) {
-        return model_source_vector(s, r, layer, out, err);
-    }
-    role_name(r, s->config, s->config->from_gguf, layer, name);
-    const struct tensor *t = model_file_find(s->file, name);
-    if (!t) {
-        return error_set(err, ERROR_MODEL, "the tensor %s is missing", name);
-    }
-    if (t->n_dims != 2 || t->shape[0] != n || t->shape[1] != k) {
-        return error_set(err, ERROR_MODEL, "the tensor %s has not the shape [%zu][%zu] that the configuration asks for",
-                         name, n, k);
-    }
-    *out = t;
-    return 0;
-}
-
-int weights_find(const struct model_config *c, const struct model_file *file, int layer, size_t field,
-                 const struct tensor **out, struct error *err) {
-    const struct model_source s = {.file = file, .config = c};
-    const struct role *r = role_of(layer, field);
-    if (!role_is_present(r, c)) {
-        *out = NULL;
-        return 0;
-    }
-    return find_tensor(&s, r, layer, out, err) < 0 ? error_prefix(err, "%s", model_file_path(file)) : 0;
-}
-
-const char *weights_hf_name(const struct model_config *c, int layer, size_t field, char name[TENSOR_NAME_MAX]) {
-    const struct role *r = role_of(layer, field);
-    if (!role_is_present(r, c)) {
-        return NULL;
-    }
-    role_name(r, c, false, layer, name);
-    return name;
-}
-
-bool weights_is_norm(int layer, size_t field) {
-    return role_of(layer, field)->norm;
-}
-
 int weights_check_names(const struct model_config *c, const struct model_file *file, struct error *err) {
     struct load l = {0};
     if (model_source_open(&l.source, file, c, err) < 0) {
@@ -377,10 +324,6 @@ int weights_check_names(const struct model_config *c, const struct model_file *f
     int rc = find_all(&l, err) < 0 || refuse_unknown_tensors(&l, err) < 0 ? error_prefix(err, "%s", model_file_path(file)) : 0;
     close_load(&l);
     return rc;
-}
-
-int weights_read_vector(const struct tensor *t, float *out, struct error *err) {
-    return model_source_read_plain_vector(t, out, err);
 }
 
 const char *weights_describe(const struct weights *w) {

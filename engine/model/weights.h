@@ -46,20 +46,8 @@ int weights_load(struct weights *w, const struct model_config *c, const struct m
                  enum weights_format format, const struct backend_ops *ops, struct backend *backend, struct error *err);
 void weights_unload(struct weights *w); /* NULL, a zeroed and a half-loaded one are fine */
 
-/*
- * The tensors by the field that they fill: `field` is an offset in struct layer_weights, or with `layer` < 0 in struct
- * weights. find: the tensor in the file, its shape checked; NULL where this kind of model has none. hf_name: what Hugging
- * Face files of this architecture call it; NULL likewise. norm: is it a norm's weight (which Hugging Face files of some
- * architectures hold less 1)?
- */
-int weights_find(const struct model_config *c, const struct model_file *file, int layer, size_t field,
-                 const struct tensor **out, struct error *err);
-const char *weights_hf_name(const struct model_config *c, int layer, size_t field, char name[TENSOR_NAME_MAX]);
-bool weights_is_norm(int layer, size_t field);
 /* ERROR_UNSUPPORTED for a tensor that the architecture does not have: what nobody asks for could change the mathematics. */
 int weights_check_names(const struct model_config *c, const struct model_file *file, struct error *err);
-/* A vector (norm, bias) as floats: out[shape[0]], each finite. */
-int weights_read_vector(const struct tensor *t, float *out, struct error *err);
 
 /* The number format of the layers' matrices, for people: that of their up projection. Static. */
 const char *weights_describe(const struct weights *w);

@@ -15,28 +15,41 @@
     "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" contractions "|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER                \
     "*" contractions "|" digits "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|" SPACES
 
+static const struct {
+    const char *regex;
+    struct pattern pattern;
+} known[] = {
+    {"'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+", {.kind = PATTERN_GPT2}},
+    {LLAMA3("\\p{N}{1,3}"), {PATTERN_LLAMA3, .contractions = true, .long_s = true, .digits = 3}},
+    {LLAMA3("\\p{N}"), {PATTERN_LLAMA3, .contractions = true, .long_s = true, .digits = 1}},
+    {LLAMA3("\\p{N}+"), {PATTERN_LLAMA3, .contractions = true, .long_s = true}},
+    {CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" SPACES,
+     {PATTERN_LLAMA3, .contractions = true, .long_s = true, .marks = true, .digits = 1}},
+    {CASED("", "\\p{N}"), {PATTERN_CASED, .slash = true, .digits = 1}},
+    {CASED(CONTRACTIONS "?", "\\p{N}{1,3}"),
+     {PATTERN_CASED, .contractions = true, .long_s = true, .slash = true, .digits = 3}},
+};
+#define N_KNOWN (sizeof known / sizeof known[0])
+
 bool pattern_from_regex(const char *regex, struct pattern *out) {
-    static const struct {
-        const char *regex;
-        struct pattern pattern;
-    } known[] = {
-        {"'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+", {.kind = PATTERN_GPT2}},
-        {LLAMA3("\\p{N}{1,3}"), {PATTERN_LLAMA3, .contractions = true, .long_s = true, .digits = 3}},
-        {LLAMA3("\\p{N}"), {PATTERN_LLAMA3, .contractions = true, .long_s = true, .digits = 1}},
-        {LLAMA3("\\p{N}+"), {PATTERN_LLAMA3, .contractions = true, .long_s = true}},
-        {CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" SPACES,
-         {PATTERN_LLAMA3, .contractions = true, .long_s = true, .marks = true, .digits = 1}},
-        {CASED("", "\\p{N}"), {PATTERN_CASED, .slash = true, .digits = 1}},
-        {CASED(CONTRACTIONS "?", "\\p{N}{1,3}"),
-         {PATTERN_CASED, .contractions = true, .long_s = true, .slash = true, .digits = 3}},
-    };
-    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+    for (size_t i = 0; i < N_KNOWN; i++) {
         if (strcmp(regex, known[i].regex) == 0) {
             *out = known[i].pattern;
             return true;
         }
     }
     return false;
+}
+
+const char *pattern_regex(const struct pattern *p) {
+    for (size_t i = 0; i < N_KNOWN; i++) {
+        const struct pattern *k = &known[i].pattern;
+        if (k->kind == p->kind && k->contractions == p->contractions && k->marks == p->marks && k->slash == p->slash &&
+            k->digits == p->digits) {
+            return known[i].regex;
+        }
+    }
+    return NULL;
 }
 
 /* The end of the run of characters whose class meets `any` (and, if inverted, does not). */

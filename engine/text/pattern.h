@@ -33,6 +33,9 @@ struct pattern {
 /* The pattern that a regex of a tokenizer.json is, false if it is none of them. */
 bool pattern_from_regex(const char *regex, struct pattern *out);
 
+/* A regex that means the same; NULL for parameters that no file has. */
+const char *pattern_regex(const struct pattern *p);
+
 /* Where the match that begins at s[at] ends; every character of a text is in a match. at < len; UTF-8. */
 size_t pattern_match(const struct pattern *p, const char *s, size_t at, size_t len);
 

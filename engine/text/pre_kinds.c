@@ -152,3 +152,60 @@ int pre_from_kind(const char *kind, struct pre_tokenizer *out, struct pre_kind_i
     }
     return error_set(err, ERROR_MODEL, "the pre-tokenizer kind '%.100s' is not supported", kind);
 }
+
+/* ---- as a tokenizer.json says it ---- */
+
+/* The inside of a character class. */
+static void put_set(const struct char_set *set, struct buf *out) {
+    static const struct {
+        unsigned bit;
+        const char *name;
+    } names[] = {{CLASS_LETTER, "\\p{L}"}, {CLASS_NUMBER, "\\p{N}"}, {CLASS_PUNCT, "\\p{P}"}};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        buf_puts(out, set->classes & names[i].bit ? names[i].name : "");
+    }
+    for (size_t i = 0; i < set->n; i++) {
+        buf_printf(out, "\\x{%x}-\\x{%x}", (unsigned)set->ranges[i].first, (unsigned)set->ranges[i].last);
+    }
+}
+
+static int step_regex(const struct kind_step *step, struct buf *out, struct error *err) {
+    const char *regex = step->tag == PATTERN ? pattern_regex(&step->pattern) : step->regex;
+    if (step->tag == RUN) {
+        buf_puts(out, step->space_before ? "\\s?[" : "[");
+        put_set(step->set, out);
+        buf_puts(out, step->single ? "]" : "]+");
+        return 0;
+    }
+    if (step->tag == TRAILING_SPACE) {
+        regex = "\\s+$";
+    }
+    if (!regex) {
+        return error_set(err, ERROR_UNSUPPORTED, "the words of this kind of pre-tokenizer have no regex");
+    }
+    buf_puts(out, regex);
+    return 0;
+}
+
+int pre_kind_json(const char *kind, struct pre_kind_info *info, struct buf *out, struct error *err) {
+    struct buf regex = BUF_INIT;
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        if (!has_name(kinds[i].names, kind)) {
+            continue;
+        }
+        size_t n = sizeof kinds[i].steps / sizeof kinds[i].steps[0];
+        int rc = 0;
+        for (size_t j = 0; rc == 0 && j < n && kinds[i].steps[j].tag != END; j++) {
+            buf_reset(&regex);
+            rc = step_regex(&kinds[i].steps[j], &regex, err);
+            buf_puts(out, "{\"type\":\"Split\",\"pattern\":{\"Regex\":");
+            buf_json_string(out, regex.data ? regex.data : "", regex.len);
+            buf_puts(out, "},\"behavior\":\"Isolated\",\"invert\":false},");
+        }
+        rc = rc == 0 && regex.failed ? error_memory(err) : rc;
+        buf_free(&regex);
+        *info = kinds[i].info;
+        return rc;
+    }
+    return error_set(err, ERROR_MODEL, "the pre-tokenizer kind '%.100s' is not supported", kind);
+}

@@ -82,6 +82,9 @@ struct pre_kind_info {
 };
 int pre_from_kind(const char *kind, struct pre_tokenizer *out, struct pre_kind_info *info, struct error *err);
 
+/* The same steps as a list of pre-tokenizers of a tokenizer.json, each followed by a comma. */
+int pre_kind_json(const char *kind, struct pre_kind_info *info, struct buf *out, struct error *err);
+
 struct word {
     uint32_t start, len;
 };

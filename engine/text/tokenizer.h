@@ -61,7 +61,13 @@ struct vocab_source {
     bool rstrip_special;                    /* Phi-3: special tokens swallow the white space behind them */
 };
 
+/* Is this token recognised in trusted text only? Does it swallow the white space behind it? */
+bool vocab_needs_trust(const struct vocab_source *source, size_t id);
+bool vocab_strips_right(const struct vocab_source *source, size_t id);
+
 int tokenizer_from_vocab(const struct vocab_source *source, struct tokenizer **out, struct error *err);
+/* The same as a tokenizer.json. The scores of a SentencePiece vocabulary become an order of merges. */
+int tokenizer_vocab_json(const struct vocab_source *source, struct buf *out, struct error *err);
 int tokenizer_from_json(const char *json, size_t len, struct tokenizer **out, struct error *err);
 void tokenizer_free(struct tokenizer *t);
 

@@ -78,7 +78,7 @@ static bool is_control_by_name(struct span text) {
     return false;
 }
 
-static bool needs_trust(const struct vocab_source *src, size_t id) {
+bool vocab_needs_trust(const struct vocab_source *src, size_t id) {
     unsigned type = type_of(src, id);
     return type == VOCAB_CONTROL || type == VOCAB_UNKNOWN || is_control_by_name(src->tokens[id]);
 }
@@ -160,17 +160,21 @@ static int set_tokens(struct tokenizer *t, const struct vocab_source *src, struc
     return rc == 0 ? vocab_index_build(&t->vocab, err) : -1;
 }
 
+bool vocab_strips_right(const struct vocab_source *src, size_t id) {
+    return src->rstrip_special && !span_is(src->tokens[id], "<unk>") && !span_is(src->tokens[id], "<s>") &&
+           !span_is(src->tokens[id], "<|endoftext|>");
+}
+
 /* Control, unknown and user-defined tokens are looked for in the text. */
 static int set_added(struct tokenizer *t, const struct vocab_source *src, struct error *err) {
     t->added.longest_overall = true;
     for (size_t id = 0; id < src->n_tokens; id++) {
-        bool special = needs_trust(src, id);
+        bool special = vocab_needs_trust(src, id);
         if (!special && type_of(src, id) != VOCAB_USER_DEFINED) {
             continue;
         }
         struct added_token token = {.id = (int32_t)id, .special = special, .ascii_space = true};
-        token.rstrip = src->rstrip_special && !span_is(src->tokens[id], "<unk>") && !span_is(src->tokens[id], "<s>") &&
-                       !span_is(src->tokens[id], "<|endoftext|>");
+        token.rstrip = vocab_strips_right(src, id);
         if (added_tokens_add(&t->added, src->tokens[id], token, err) < 0) {
             return -1;
         }
