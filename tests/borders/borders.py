@@ -18,7 +18,7 @@ TOP_LEVEL = {
 }
 
 # Headers that cross a border.
-PUBLIC = {"engine", "text", "backend", "collective", "metrics", "error", "log", "buf", "list", "clock", "json", "eval", "bench"}
+PUBLIC = {"engine", "quantize", "text", "backend", "collective", "metrics", "error", "log", "buf", "list", "clock", "json", "eval", "bench"}
 
 # Folder -> the folders whose headers it may include besides its own (longest folder name wins).
 FOLDERS = {
@@ -38,7 +38,7 @@ FOLDERS = {
 }
 
 # A file with a wider view than its folder: here the text code, which knows no files, meets their readers.
-FILES = {"engine/text_open.c": {"engine/text"}}
+FILES = {"engine/text_open.c": {"engine/text"}, "engine/text_open.h": {"engine/text"}, "engine/text_export.c": {"engine/text"}}
 
 # The few public headers that a folder is held to.
 PUBLIC_OF = {
@@ -48,16 +48,17 @@ PUBLIC_OF = {
 
 # The files right in engine/: each may include only those before it. Stems of one group do not see one another.
 ENGINE_ORDER = [{"kv_cache", "stop_matcher", "event_ring", "step_stats", "memory", "ordinary_tokens", "speculation", "dry",
-                 "sampler_math", "sampler_state", "sampling"},
+                 "sampler_math", "sampler_state", "sampling", "text_open"},
                 {"sequence", "sampler_passes"}, {"batch", "mailbox", "wait_queue", "sampler_types"}, {"sampler_logits", "sampler_select"},
-                {"sampler_choose"}, {"sampler", "scheduler", "runner"}, {"bench_model"}, {"plan", "eval", "bench"}, {"engine"}]
+                {"sampler_choose"}, {"sampler", "scheduler", "runner"}, {"text_export", "quantize_layer", "quantize_config", "quantize_folder"},
+                {"quantize_calibrate", "bench_model"}, {"plan", "eval", "bench", "quantize"}, {"engine"}]
 
 # A library's header -> the files or folders that may include it.
 LIBRARIES = [
     (r"microhttpd\.h", ["server/http.c"]),
     (r"uv\.h", ["server/loop", "server/http", "server/hangup"]),
     (r"(cuda|cublas|nccl|nvml|nvrtc|cooperative_groups|mma\.h).*", ["engine/backend/cuda/"]),
-    (r"(cjson/)?cJSON\.h", ["engine/base/", "engine/model_file/", "engine/model/", "engine/text/", "engine/quant/", "engine/text_open.c", "server/"]),
+    (r"(cjson/)?cJSON\.h", ["engine/base/", "engine/model_file/", "engine/model/", "engine/text/", "engine/quant/", "engine/text_open.c", "engine/quantize_config.c", "server/"]),
     (r"onig.*\.h", ["engine/base/regex.c", "server/version.c"]),
     (r"utf8proc\.h", ["engine/text/", "server/version.c"]),
     (r"ini\.h", ["server/"]),
