@@ -107,13 +107,14 @@ int writer_lay_out(struct writer *w, uint64_t shard_bytes, struct error *err) {
         return error_set(err, ERROR_INVALID, "the model would take more than %d files: they must be larger", MAX_SHARDS);
     }
     w->fds = malloc(w->n_shards * sizeof *w->fds);
-    w->sizes = calloc(w->n_shards, sizeof *w->sizes);
-    if (!w->fds || !w->sizes) {
+    w->headers = calloc(w->n_shards, sizeof *w->headers);
+    w->data = calloc(w->n_shards, sizeof *w->data);
+    if (!w->fds || !w->headers || !w->data) {
         return error_memory(err);
     }
     for (size_t s = 0; s < w->n_shards; s++) {
         w->fds[s] = -1;
-        w->sizes[s] = place(w, s, place(w, s, 0, false), true);
+        w->data[s] = place(w, s, place(w, s, 0, false), true);
     }
     return 0;
 }
@@ -144,7 +145,6 @@ static int write_at(int fd, uint64_t at, const char *bytes, size_t n) {
     return 0;
 }
 
-/* Offsets become those in the file once the header's length is known. */
 static int open_shard(struct writer *w, size_t shard, bool create, struct error *err) {
     struct buf header = BUF_INIT;
     char path[PATH_MAX], name[64];
@@ -156,24 +156,25 @@ static int open_shard(struct writer *w, size_t shard, bool create, struct error 
         buf_free(&header);
         return failed ? error_memory(err) : error_set(err, ERROR_INVALID, "the output's path is too long");
     }
-    w->sizes[shard] += header.len;
+    if (w->fds[shard] >= 0) { /* reopening failed at a later file */
+        close(w->fds[shard]);
+    }
+    w->headers[shard] = header.len;
+    uint64_t size = header.len + w->data[shard];
     w->fds[shard] = open(path, O_RDWR | O_CLOEXEC | (create ? O_CREAT | O_TRUNC : 0), 0666);
     int rc = w->fds[shard] < 0 ? -1 : 0;
     if (rc == 0 && create) {
-        errno = posix_fallocate(w->fds[shard], 0, (off_t)w->sizes[shard]);
+        errno = posix_fallocate(w->fds[shard], 0, (off_t)size);
         rc = errno != 0 || write_at(w->fds[shard], 0, header.data, header.len) < 0 ? -1 : 0;
     } else if (rc == 0) {
         rc = fstat(w->fds[shard], &st);
-        if (rc == 0 && (uint64_t)st.st_size != w->sizes[shard]) {
+        if (rc == 0 && (uint64_t)st.st_size != size) {
             errno = EINVAL;
             rc = -1;
         }
     }
     if (rc < 0) {
         fail(w, shard, err);
-    }
-    for (size_t i = 0; i < w->n; i++) {
-        w->tensors[i].offset += w->tensors[i].shard == shard ? header.len : 0;
     }
     buf_free(&header);
     return rc;
@@ -206,14 +207,14 @@ int writer_put(struct writer *w, size_t i, size_t at, const void *bytes, size_t 
     if (at > t->bytes || n > t->bytes - at) {
         return error_set(err, ERROR_INTERNAL, "%s: written beyond its end", t->name);
     }
-    return write_at(w->fds[t->shard], t->offset + at, bytes, n) < 0 ? fail(w, t->shard, err) : 0;
+    return write_at(w->fds[t->shard], w->headers[t->shard] + t->offset + at, bytes, n) < 0 ? fail(w, t->shard, err) : 0;
 }
 
 int writer_get(const struct writer *w, size_t i, size_t at, void *bytes, size_t n, struct error *err) {
     const struct writer_tensor *t = &w->tensors[i];
     char *to = bytes;
     for (size_t done = 0; done < n;) {
-        ssize_t got = pread(w->fds[t->shard], to + done, n - done, (off_t)(t->offset + at + done));
+        ssize_t got = pread(w->fds[t->shard], to + done, n - done, (off_t)(w->headers[t->shard] + t->offset + at + done));
         if (got < 0 && errno == EINTR) {
             continue;
         }
@@ -276,7 +277,8 @@ void writer_close(struct writer *w) {
         }
     }
     free(w->fds);
-    free(w->sizes);
+    free(w->headers);
+    free(w->data);
     free(w->tensors);
     free(w->folder);
     *w = (struct writer){0};

@@ -16,7 +16,7 @@ struct writer_tensor {
     size_t n_dims, shape[2];
     size_t bytes;
     size_t shard;
-    uint64_t offset; /* in its file */
+    uint64_t offset; /* in its file, behind the header */
 };
 
 struct writer {
@@ -26,7 +26,7 @@ struct writer {
     size_t n_shards;
     uint64_t total; /* bytes of all tensors */
     int *fds;       /* [n_shards], -1 not open; owned */
-    uint64_t *sizes; /* [n_shards] bytes of each file; owned */
+    uint64_t *headers, *data; /* [n_shards] bytes of each file: its header, what follows; owned */
 };
 
 /* Add a tensor; shape[1] counts when n_dims is 2. */
