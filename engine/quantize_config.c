@@ -4,6 +4,7 @@
 
 #include <cjson/cJSON.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -144,6 +145,19 @@ static bool add_ids(cJSON *o, const struct text *t) {
     return ok && (n == 0 || (list && cJSON_AddItemToObject(o, "eos_token_id", list)));
 }
 
+/* The shortest decimal that a GGUF's float is: 1e-05, not 9.99999974737875e-06. */
+static double shortest(double x) {
+    for (int digits = 1; digits < 9; digits++) {
+        char text[32];
+        snprintf(text, sizeof text, "%.*g", digits, x);
+        double y = strtod(text, NULL);
+        if ((float)y == (float)x) {
+            return y;
+        }
+    }
+    return x;
+}
+
 static bool add_numbers(cJSON *o, const struct model_config *c) {
     const struct {
         const char *key;
@@ -163,7 +177,7 @@ static bool add_numbers(cJSON *o, const struct model_config *c) {
         ok = ok && cJSON_AddNumberToObject(o, numbers[i].key, (double)numbers[i].value);
     }
     bool silu = c->arch->activation == ACTIVATION_SILU;
-    return ok && cJSON_AddNumberToObject(o, "rms_norm_eps", c->norm_eps) &&
+    return ok && cJSON_AddNumberToObject(o, "rms_norm_eps", shortest(c->norm_eps)) &&
            cJSON_AddNumberToObject(o, "rope_theta", c->rope.theta) &&
            cJSON_AddStringToObject(o, silu ? "hidden_act" : "hidden_activation", silu ? "silu" : "gelu_pytorch_tanh") &&
            cJSON_AddBoolToObject(o, "tie_word_embeddings", c->tied_head) && cJSON_AddBoolToObject(o, "attention_bias", false);

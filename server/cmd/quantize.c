@@ -49,9 +49,9 @@ static void on_signal(int number) {
     interrupted = 1;
 }
 
-/* Ctrl-C ends the work at a point from which it can go on; a full disk or a file size limit is an error, not a signal. */
+/* Ctrl-C ends the work at a point from which it can go on, a second one at once; a full disk or a file size limit is an error, not a signal. */
 static void catch_signals(void) {
-    struct sigaction action = {.sa_handler = on_signal}, ignore = {.sa_handler = SIG_IGN};
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND}, ignore = {.sa_handler = SIG_IGN};
     sigemptyset(&action.sa_mask);
     sigemptyset(&ignore.sa_mask);
     sigaction(SIGINT, &action, NULL);

@@ -88,6 +88,7 @@ def test_the_files(model, tmp_path):
     config = json.loads((out / "config.json").read_text())
     assert config["architectures"] == ["LlamaForCausalLM"] and config["model_type"] == "llama"
     assert (config["hidden_size"], config["num_hidden_layers"], config["head_dim"], config["vocab_size"]) == (EMBD, LAYERS, 32, ROWS)
+    assert config["rms_norm_eps"] == 1e-5 and config["rope_theta"] > 0
     quantization = config["quantization_config"]
     assert quantization["quant_method"] == "compressed-tensors" and quantization["format"] == "int-quantized"
     assert quantization["ignore"] == ["lm_head"] and quantization["kv_cache_scheme"] is None
