@@ -160,6 +160,8 @@ static int load_matrix(const struct load *l, const struct entry *e, struct weigh
         model_file_release(l->source.file, t->data, t->size);
     } else if (c.data) {
         w->owned[w->n_owned++] = c.data;
+    } else if (c.w.packed) {
+        model_file_release(l->source.file, t->data, t->size); /* what is still read of it comes back by itself */
     }
     if (rc < 0) {
         return error_prefix(err, "%s", t->name);

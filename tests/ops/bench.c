@@ -236,6 +236,7 @@ static void bench_linear(const struct backend_ops *ops, struct backend *b, enum 
     for (size_t i = 0; i < count; i++) {
         w[i] = m.w;
         w[i].data = memcpy((uint8_t *)data + i * bytes, m.w.data, bytes);
+        OK(ops->weight_load(b, &w[i], &err));
     }
     random_floats(&r, x, BENCH_ROWS * k, 1);
     struct linear_bench l = {ops, b, w, count, x, y, 0};
@@ -246,6 +247,9 @@ static void bench_linear(const struct backend_ops *ops, struct backend *b, enum 
                dtype_info(dtype)->name, n, k, l.rows, 1e6 * t, 1e-9 * rate, 100 * rate / limits.bytes, 1e-9 * flops,
                100 * flops / limits.flops);
         fflush(stdout);
+    }
+    for (size_t i = 0; i < count; i++) {
+        ops->weight_unload(b, &w[i]);
     }
     matrix_free(&m);
     ops->free(b, data);

@@ -7,11 +7,11 @@
 #include <math.h>
 
 enum {
-    MAX_ROWS = 33,
+    MAX_ROWS = 70,
     PAD = 3 /* columns between rows that nobody may touch */
 };
 static const float guard = 12345.5f;
-static const size_t row_counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 13, 17, 32, 33};
+static const size_t row_counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 13, 16, 17, 32, 33, 48, 70};
 
 struct linear_case {
     const struct fixture *f;
@@ -32,23 +32,49 @@ static float *run(const struct linear_case *c, size_t threads, size_t first, siz
     return y;
 }
 
+/*
+ * Sum over blocks of 32 of what rounding activations to 14 bits may add: half a step, 1/8191 of the block's largest
+ * magnitude, times the weights' magnitudes.
+ */
+static double quantisation_error(const struct linear_case *c, size_t row, size_t j) {
+    double bound = 0;
+    for (size_t b = 0; b < c->m.w.k; b += 32) {
+        double top = 0, weights = 0;
+        for (size_t i = b; i < b + 32; i++) {
+            top = fmax(top, fabs((double)c->x[row * c->ldx + i]));
+            weights += fabs(c->m.values[j * c->m.w.k + i]);
+        }
+        bound += top / 8191 / 2 * weights;
+    }
+    return bound;
+}
+
+/*
+ * Floats: sixteen sums of k / 16 products each and rounding of the weights themselves, a few times 2^-24 of the sum of
+ * magnitudes. Packed blocks: what activations lose besides, and all of y together within 1e-3 of its norm.
+ */
 static void check_values(const struct linear_case *c) {
     size_t n = c->m.w.n, k = c->m.w.k;
     double *x = to_double(c->x, MAX_ROWS, c->ldx, k);
     double *y = xmalloc(MAX_ROWS * n * sizeof *y), *size = xmalloc(MAX_ROWS * n * sizeof *size);
     reference_linear(x, MAX_ROWS, k, c->m.values, n, c->bias, y, size);
-    double worst = 0;
+    double worst = 0, difference = 0, norm = 0;
+    bool packed = c->m.w.packed && dtype_info(c->m.w.dtype)->block > 1;
     for (size_t r = 0; r < MAX_ROWS; r++) {
         for (size_t j = 0; j < n; j++) {
-            double error = fabs((double)c->expected[r * c->ldy + j] - y[r * n + j]) / (size[r * n + j] + 1e-30);
+            double error = fabs((double)c->expected[r * c->ldy + j] - y[r * n + j]);
+            difference += error * error;
+            norm += y[r * n + j] * y[r * n + j];
+            error = fmax(error - (packed ? quantisation_error(c, r, j) : 0), error * 0) / (size[r * n + j] + 1e-30);
             worst = error > worst || isnan(error) ? error : worst;
         }
         for (size_t j = n; j < c->ldy; j++) {
             CHECK(c->expected[r * c->ldy + j] == guard, "row %zu writes column %zu of %zu", r, j, n);
         }
     }
-    /* Sixteen sums of k / 16 products each and rounding of the weights themselves: a few times 2^-24. */
     CHECK(worst < 1e-6, "%s n %zu k %zu: relative error %.2g", dtype_info(c->m.w.dtype)->name, n, k, worst);
+    CHECK(sqrt(difference) <= 1e-3 * sqrt(norm), "%s n %zu k %zu: %.2g of the norm", dtype_info(c->m.w.dtype)->name, n, k,
+          sqrt(difference / norm));
     free(x);
     free(y);
     free(size);
@@ -86,6 +112,109 @@ static void test_shape(const struct fixture *f, struct random *r, enum dtype dty
     free(c.expected);
 }
 
+/*
+ * Blocks at the ends of what integers hold: all quants the largest or the smallest, scales up to the largest F16, and
+ * activations whose two halves are both extreme (8127 of 8191 is 128 * 63 + 63).
+ */
+static void extreme_matrix(struct random *r, enum dtype dtype, struct matrix *m, double top) {
+    const struct dtype_info *info = dtype_info(dtype);
+    *m = matrix_random(r, dtype, 37, 512, 0);
+    uint16_t d = reference_to_f16(top);
+    for (size_t i = 0; i < m->w.n; i++) {
+        for (size_t b = 0; b < m->w.k / info->block; b++) {
+            uint8_t *block = m->memory + i * m->w.row_bytes + b * info->bytes;
+            memset(block, i % 3 == 0 ? 0xff : i % 3 == 1 ? 0x00 : 0x80, info->bytes);
+            uint8_t *at = block + (dtype == DTYPE_Q6_K ? 208 : 0);
+            at[0] = (uint8_t)d, at[1] = (uint8_t)(d >> 8);
+            if (dtype == DTYPE_Q4_1 || dtype == DTYPE_Q5_1 || dtype == DTYPE_Q4_K || dtype == DTYPE_Q5_K) {
+                block[2] = block[3] = 0;
+            }
+        }
+        reference_dequantise(dtype, m->memory + i * m->w.row_bytes, m->w.k, m->values + i * m->w.k);
+    }
+}
+
+static void test_extremes(const struct fixture *f, struct random *r, enum dtype dtype) {
+    static const double tops[] = {0, 0.01, 65504};
+    for (size_t i = 0; i < 3; i++) {
+        struct linear_case c = {.f = f, .ldx = 512, .ldy = 37 + PAD};
+        extreme_matrix(r, dtype, &c.m, tops[i]);
+        c.x = xmalloc(MAX_ROWS * c.ldx * sizeof *c.x);
+        for (size_t j = 0; j < MAX_ROWS * c.ldx; j++) {
+            float size = j % 32 == 0 ? 8191 : j / c.ldx % 2 == 0 ? 8127 : 8128;
+            c.x[j] = (j / c.ldx % 3 == 0 ? -size : size) / 4096;
+        }
+        OK(f->ops->weight_load(f->b[0], &c.m.w, &err));
+        c.expected = run(&c, 1, 0, MAX_ROWS);
+        check_values(&c);
+        f->ops->weight_unload(f->b[0], &c.m.w);
+        matrix_free(&c.m);
+        free(c.x);
+        free(c.expected);
+    }
+}
+
+/* What is no number stays where it is: a weight's scale in its output, an activation in its row. */
+static void test_no_numbers(const struct fixture *f, struct random *r, enum dtype dtype) {
+    enum { ROWS = 21, BAD_ROW = 4, BAD_OUTPUT = 7 };
+    const float bad[] = {NAN, INFINITY, -INFINITY};
+    struct linear_case c = {.f = f, .m = matrix_random(r, dtype, 37, 512, 0), .ldx = 512, .ldy = 37};
+    c.x = xmalloc(ROWS * c.ldx * sizeof *c.x);
+    random_floats(r, c.x, ROWS * c.ldx, 1);
+    OK(f->ops->weight_load(f->b[0], &c.m.w, &err));
+    float *good = run(&c, 1, 0, ROWS);
+    f->ops->weight_unload(f->b[0], &c.m.w);
+    uint8_t *block = c.m.memory + BAD_OUTPUT * c.m.w.row_bytes + (dtype == DTYPE_Q6_K ? 208 : 0);
+    block[0] = 0x01, block[1] = 0x7e;
+    OK(f->ops->weight_load(f->b[0], &c.m.w, &err));
+    for (size_t i = 0; i < 3; i++) {
+        c.x[BAD_ROW * c.ldx + 100] = bad[i];
+        float *y = run(&c, 1, 0, ROWS);
+        for (size_t j = 0; j < ROWS * c.ldy; j++) {
+            bool is_bad = j / c.ldy == BAD_ROW || j % c.ldy == BAD_OUTPUT;
+            CHECK(is_bad ? !isfinite(y[j]) : same_bits(&y[j], &good[j], 1), "%s: row %zu output %zu is %g",
+                  dtype_info(dtype)->name, j / c.ldy, j % c.ldy, (double)y[j]);
+        }
+        free(y);
+    }
+    f->ops->weight_unload(f->b[0], &c.m.w);
+    matrix_free(&c.m);
+    free(c.x);
+    free(good);
+}
+
+/* Packed blocks: every variant computes the same bits. */
+static void test_variants(const struct fixture *f, struct random *r, enum dtype dtype) {
+    enum { ROWS = 39 };
+    struct backend_config config = {.threads = 2, .max_rows = ROWS, .variant = "avx2"};
+    struct backend *other;
+    if (f->ops->open(&config, &other, &err) < 0) {
+        return;
+    }
+    struct matrix m = matrix_random(r, dtype, 101, 7680, 0);
+    struct weight w = m.w;
+    float *x = xmalloc(ROWS * m.w.k * sizeof *x), *y[2];
+    random_floats(r, x, ROWS * m.w.k, 3);
+    for (size_t i = 0; i < 2; i++) {
+        y[i] = xmalloc(ROWS * m.w.n * sizeof *y[i]);
+    }
+    struct linear_part here = {&m.w, NULL, y[0], m.w.n}, there = {&w, NULL, y[1], m.w.n};
+    OK(f->ops->weight_load(f->b[0], &m.w, &err));
+    OK(f->ops->weight_load(other, &w, &err));
+    if (m.w.packed && w.packed) {
+        OK(f->ops->linear(f->b[0], x, m.w.k, ROWS, &here, 1, &err));
+        OK(f->ops->linear(other, x, m.w.k, ROWS, &there, 1, &err));
+        CHECK(same_bits(y[0], y[1], ROWS * m.w.n), "%s: %s and avx2 differ", dtype_info(dtype)->name, f->variant);
+    }
+    f->ops->weight_unload(f->b[0], &m.w);
+    f->ops->weight_unload(other, &w);
+    f->ops->close(other);
+    matrix_free(&m);
+    free(x);
+    free(y[0]);
+    free(y[1]);
+}
+
 /* Three matrices of different types over the same rows in one call, against one call each. */
 static void test_parts(const struct fixture *f, struct random *r) {
     const enum dtype dtypes[] = {DTYPE_Q4_K, DTYPE_Q6_K, DTYPE_F16};
@@ -96,6 +225,7 @@ static void test_parts(const struct fixture *f, struct random *r) {
     struct linear_part parts[3];
     for (size_t i = 0; i < 3; i++) {
         m[i] = matrix_random(r, dtypes[i], ns[i], k, i);
+        OK(f->ops->weight_load(f->b[0], &m[i].w, &err));
         y[i] = xmalloc(MAX_ROWS * ns[i] * sizeof *y[i]);
         alone[i] = xmalloc(MAX_ROWS * ns[i] * sizeof *alone[i]);
     }
@@ -114,6 +244,7 @@ static void test_parts(const struct fixture *f, struct random *r) {
         }
     }
     for (size_t i = 0; i < 3; i++) {
+        f->ops->weight_unload(f->b[0], &m[i].w);
         matrix_free(&m[i]);
         free(y[i]);
         free(alone[i]);
@@ -196,6 +327,11 @@ void test_linear(const struct fixture *f) {
             test_shape(f, &r, dtype, ns[(i + dtype) % 5], ks[i] * block, i % 2 == 1);
             test_embed(f, &r, dtype, ks[i] * block);
         }
+    }
+    for (enum dtype dtype = DTYPE_Q4_0; dtype <= DTYPE_Q6_K; dtype++) {
+        test_extremes(f, &r, dtype);
+        test_no_numbers(f, &r, dtype);
+        test_variants(f, &r, dtype);
     }
     test_parts(f, &r);
 }

@@ -1,4 +1,5 @@
 /* The CPU backend: opening, memory, weights, and the table of operations. */
+#include "block_pack.h"
 #include "cpu.h"
 #include "weight_i8.h"
 
@@ -49,6 +50,26 @@ static int pick_variant(const char *name, const struct cpu_kernels **out, struct
 static void *map_zeroed(size_t bytes) {
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return p == MAP_FAILED ? NULL : p;
+}
+
+int cpu_grow_quants(struct backend *b, size_t k, struct error *err) {
+    if (k <= b->quants_k) {
+        return 0;
+    }
+    size_t bytes;
+    if (__builtin_mul_overflow(b->max_rows, quant_row_bytes(k), &bytes)) {
+        return error_memory(err);
+    }
+    uint8_t *quants = map_zeroed(bytes);
+    if (!quants) {
+        return error_memory(err);
+    }
+    if (b->quants) {
+        munmap(b->quants, b->max_rows * quant_row_bytes(b->quants_k));
+    }
+    b->quants = quants;
+    b->quants_k = k;
+    return 0;
 }
 
 static size_t round_up(size_t n, size_t to) {
@@ -111,6 +132,10 @@ static void cpu_close(struct backend *b) {
     }
     pool_free(b->pool);
     i8_close(b);
+    arena_clear(&b->packed);
+    if (b->quants) {
+        munmap(b->quants, b->max_rows * quant_row_bytes(b->quants_k));
+    }
     if (b->workspace) {
         munmap(b->workspace, b->workspace_bytes);
     }
@@ -223,8 +248,41 @@ static int cpu_copy(struct backend *b, void *dst, const void *src, size_t bytes,
     return 0;
 }
 
-/* Kernels read the file's own bytes in place, at any alignment: a model is ready as soon as its file is mapped. I8
- * alone is packed. */
+struct pack_job {
+    const struct weight *w;
+    uint8_t *out;
+    size_t group_bytes;
+};
+
+static void pack_task(void *arg, size_t i, size_t worker) {
+    (void)worker;
+    const struct pack_job *job = arg;
+    block_pack_group(job->w, i, job->out + i * job->group_bytes);
+}
+
+static int pack_blocks(struct backend *b, struct weight *w, struct error *err) {
+    size_t group_bytes = block_group_bytes(w->dtype, w->k), groups = (w->n - 1) / BLOCK_GROUP + 1, bytes;
+    if (__builtin_mul_overflow(group_bytes, groups, &bytes)) {
+        return error_memory(err);
+    }
+    if (cpu_grow_quants(b, w->k, err) < 0) {
+        return -1;
+    }
+    void *packed = arena_alloc(&b->packed, bytes);
+    if (!packed) {
+        return error_memory(err);
+    }
+    struct pack_job job = {w, packed, group_bytes};
+    pool_run(b->pool, groups, pack_task, &job);
+    w->packed = packed;
+    return 0;
+}
+
+/*
+ * F32, F16 and BF16 are read from the file's own bytes in place, at any alignment. Blocks are packed at the same bits
+ * where the variant has kernels for it, so that sixteen outputs lie side by side; only `embed` reads them from the file
+ * then. I8 is packed as well (weight_i8.c).
+ */
 static int cpu_weight_load(struct backend *b, struct weight *w, struct error *err) {
     const struct dtype_info *info = dtype_info(w->dtype);
     size_t row_bytes;
@@ -258,12 +316,18 @@ static int cpu_weight_load(struct backend *b, struct weight *w, struct error *er
                          info->name, row_bytes, w->row_bytes);
     }
     w->packed = NULL;
-    return w->dtype == DTYPE_I8 ? i8_weight_load(b, w, err) : 0;
+    struct block_layout layout;
+    if (w->dtype == DTYPE_I8) {
+        return i8_weight_load(b, w, err);
+    }
+    return b->kernels->linear_block && block_layout(w->dtype, &layout) ? pack_blocks(b, w, err) : 0;
 }
 
 static void cpu_weight_unload(struct backend *b, struct weight *w) {
     if (w->dtype == DTYPE_I8) {
         i8_weight_unload(b, w);
+    } else {
+        arena_free(&b->packed, w->packed);
     }
     w->packed = NULL;
 }

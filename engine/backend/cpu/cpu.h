@@ -6,6 +6,7 @@
 #ifndef CPU_CPU_H
 #define CPU_CPU_H
 
+#include "arena.h"
 #include "pool.h"
 
 #include <inferd/backend.h>
@@ -19,7 +20,22 @@ enum {
         1024, /* keys of a segment, the unit that a long context is split by: a multiple of ATTENTION_KEYS */
     ATTENTION_QUERIES = 48, /* most queries of a task */
     MAX_HEAD_DIM = 1024,
+    QUANT_BLOCK = 32,  /* activations that share a scale where weights are GGUF blocks (linear_block.h) */
+    QUANT_TOP = 8191,  /* their largest magnitude */
 };
+
+/*
+ * A row of k activations as integers of 14 bits, 128 h + l each: [k / QUANT_BLOCK][h: QUANT_BLOCK, l: QUANT_BLOCK]
+ * bytes, then [k / QUANT_BLOCK] of these.
+ */
+struct quant_meta {
+    float scale, sum; /* sum: of the block's activations, scale included */
+    int32_t sums[2];  /* of the integers of the block's halves */
+};
+
+static inline size_t quant_row_bytes(size_t k) {
+    return (k / QUANT_BLOCK * (2 * QUANT_BLOCK + sizeof(struct quant_meta)) + 63) / 64 * 64;
+}
 
 /* The product of x[rows][ldx] with rows [n0, n1) of w, into columns [n0, n1) of y. */
 struct linear_tile {
@@ -31,6 +47,8 @@ struct linear_tile {
     size_t ldy;
     size_t n0, n1;
     float *scratch; /* [LINEAR_PANEL * LINEAR_CHUNK] */
+    const uint8_t *quants; /* the same rows as integers, quants_stride bytes from one to the next; packed blocks alone */
+    size_t quants_stride;
 };
 
 /* The product of some rows with panels [panel0, panel1) of an I8 weight (weight_i8.h), into their columns of y. */
@@ -60,6 +78,10 @@ struct attention_task {
 struct cpu_kernels {
     const char *variant;
     void (*linear)(const struct linear_tile *t);
+    /* The same of packed blocks (block_pack.h), n0 a multiple of BLOCK_GROUP; and the rows it takes, quant_row_bytes(k)
+     * each. NULL: blocks are not packed. */
+    void (*linear_block)(const struct linear_tile *t);
+    void (*quantise_row)(const float *x, size_t k, uint8_t *out);
     /* out[0..n) = a row's first n elements */
     void (*dequantise)(enum dtype dtype, const void *row, size_t n, float *out);
     /* I8 weights (quantise_i8.h, linear_i8.h, linear_i8_float.h) */
@@ -138,6 +160,9 @@ struct backend {
     char *i8_rows;       /* [max_rows rounded up to 32] rows, room for the largest k of the I8 weights loaded so far */
     size_t i8_row_bytes;
     struct i8_chunk *i8_chunks; /* memory of I8 weights (weight_i8.c) */
+    uint8_t *quants;                /* [max_rows][quant_row_bytes(quants_k)], for the largest k of a packed weight */
+    size_t quants_k;
+    struct arena packed; /* weights */
     struct rope_cache rope[ROPE_CACHES];
     size_t rope_next; /* the cache to give up next */
 
@@ -149,6 +174,8 @@ static inline float *worker_scratch(const struct backend *b, size_t worker) {
     return b->scratch + worker * b->scratch_floats;
 }
 
+/* Room for max_rows rows of x as integers, up to k of them; taken when a weight is loaded, so that a step takes none. */
+int cpu_grow_quants(struct backend *b, size_t k, struct error *err);
 /* -1 with a sentence if a call has more rows than the workspace was taken for. */
 int check_rows(const struct backend *b, const char *op, size_t rows, struct error *err);
 /* -1 with a sentence if there are no kernels for K and V of this type. */

@@ -1,5 +1,17 @@
 /* All kernels of one variant, and its table: a kernels_<variant>.c defines VARIANT_* and includes this. */
 #include "linear.h"
+#if defined(VARIANT_AVX2) || defined(VARIANT_AVX512)
+#include "linear_block.h"
+#if defined(VARIANT_AMX)
+#include "linear_block_amx.h"
+#define linear_block_best linear_block_amx
+#else
+#define linear_block_best linear_block
+#endif
+#define BLOCK_KERNELS .linear_block = linear_block_best, .quantise_row = quantise_row
+#else
+#define BLOCK_KERNELS .linear_block = NULL
+#endif
 
 #include "attention.h"
 #include "linear_i8_float.h"
@@ -14,4 +26,5 @@
         .rope_halves = rope_halves, .rope_interleaved = rope_interleaved, .to_half = to_half, .to_i8 = to_i8,          \
         MEASURE_KERNELS, .i8_element = sizeof(i8_q), .i8_pack = i8_pack, .i8_quantise = i8_quantise,                   \
         .i8_linear = i8_linear_tile, .i8_linear_float = i8_linear_float_tile,                                          \
+        BLOCK_KERNELS,                                                                                                 \
     }

@@ -1,4 +1,5 @@
 /* linear: products of the same rows with one or more weight matrices, cut into tasks. */
+#include "block_pack.h"
 #include "cpu.h"
 #include "weight_i8.h"
 
@@ -21,6 +22,8 @@ struct linear_job {
     size_t task_rows;       /* rows of x of a task */
     size_t row_tasks;       /* tasks that share the same weight rows */
     size_t ends[MAX_PARTS]; /* tasks of parts 0..i */
+    bool packed;            /* any part */
+    size_t quants_stride;
 };
 
 static size_t min_size(size_t a, size_t b) {
@@ -52,7 +55,38 @@ static void linear_task(void *arg, size_t i, size_t worker) {
         .n1 = min_size(n0 + job->task_cols, p->w->n),
         .scratch = worker_scratch(job->b, worker),
     };
-    job->b->kernels->linear(&t);
+    if (p->w->packed) {
+        t.quants = job->b->quants + m0 * job->quants_stride;
+        t.quants_stride = job->quants_stride;
+        job->b->kernels->linear_block(&t);
+    } else {
+        job->b->kernels->linear(&t);
+    }
+}
+
+static void quantise_rows(const void *arg, size_t begin, size_t end) {
+    const struct linear_job *job = arg;
+    size_t k = job->parts[0].w->k;
+    for (size_t r = begin; r < end; r++) {
+        job->b->kernels->quantise_row(job->x + r * job->ldx, k, job->b->quants + r * job->quants_stride);
+    }
+}
+
+/* The rows of x as integers, if any part is of packed blocks. */
+static int quantise(struct linear_job *job, struct error *err) {
+    size_t k = job->parts[0].w->k;
+    for (size_t i = 0; i < job->n_parts; i++) {
+        job->packed = job->packed || job->parts[i].w->packed;
+    }
+    if (!job->packed) {
+        return 0;
+    }
+    if (cpu_grow_quants(job->b, k, err) < 0) {
+        return -1;
+    }
+    job->quants_stride = quant_row_bytes(k);
+    for_rows(job->b, job->rows, 2 * k, quantise_rows, job);
+    return 0;
 }
 
 /*
@@ -70,7 +104,8 @@ static void plan_tasks(struct linear_job *job) {
     if (job->rows <= LINEAR_FEW_ROWS) {
         size_t tasks = div_up(div_up(bytes, TASK_BYTES), threads) * threads;
         size_t cols = div_up(n, min_size(tasks, div_up(bytes, LEAST_TASK_BYTES)));
-        job->task_cols = div_up(cols, TASK_ROWS) * TASK_ROWS;
+        size_t even = job->packed ? BLOCK_GROUP : TASK_ROWS;
+        job->task_cols = div_up(cols, even) * even;
     } else {
         job->task_cols = LINEAR_PANEL;
         size_t panels = div_up(n, LINEAR_PANEL);
@@ -122,6 +157,9 @@ int cpu_linear(struct backend *b, const void *x, size_t ldx, size_t rows, const 
             continue;
         }
         struct linear_job job = {.b = b, .x = x, .ldx = ldx, .rows = rows, .parts = parts + i, .n_parts = end - i};
+        if (quantise(&job, err) < 0) {
+            return -1;
+        }
         plan_tasks(&job);
         pool_run(b->pool, job.ends[job.n_parts - 1], linear_task, &job);
     }
