@@ -50,10 +50,6 @@ static void visible(const struct attention_task *t, size_t r, size_t *begin, siz
     *begin = window > 0 && *end > window ? *end - window : 0;
 }
 
-VEC_INLINE size_t dtype_bytes(enum dtype type) {
-    return type == DTYPE_I8 ? 1 : 2;
-}
-
 VEC_INLINE float load_half(const uint8_t *p) {
     uint16_t h;
     memcpy(&h, p, sizeof h);
@@ -62,26 +58,19 @@ VEC_INLINE float load_half(const uint8_t *p) {
 
 /* Where the rows of positions [begin, end) lie. */
 static void locate(struct attention_work *w, size_t tile, size_t begin, size_t end) {
-    const struct attention_args *a = w->t->args;
-    const struct kv_layer *kv = a->kv;
-    const int32_t *table = a->block_tables + w->t->sequence * a->max_blocks;
-    bool scaled = kv->dtype == DTYPE_I8;
-    size_t row = kv->head_dim * dtype_bytes(kv->dtype), head = kv->block_size * row, values = kv->n_kv_heads * head;
-    size_t scales = kv->n_kv_heads * kv->block_size * sizeof(uint16_t), block = 2 * (values + (scaled ? scales : 0));
+    bool scaled = w->t->args->kv->dtype == DTYPE_I8;
     for (size_t pos = begin; pos < end;) {
-        size_t offset = pos % kv->block_size, n = min_size(kv->block_size - offset, end - pos), j = pos - tile;
-        const uint8_t *at = (const uint8_t *)kv->data + (size_t)table[pos / kv->block_size] * block;
-        const uint8_t *k = at + w->t->kv_head * head + offset * row;
-        const uint8_t *s = at + 2 * values + (w->t->kv_head * kv->block_size + offset) * sizeof(uint16_t);
-        for (size_t i = 0; i < n; i++) {
-            w->k_rows[j + i] = k + i * row;
-            w->v_rows[j + i] = k + i * row + values;
+        struct kv_run run = kv_run_at(w->t, pos, end);
+        size_t j = pos - tile;
+        for (size_t i = 0; i < run.n; i++) {
+            w->k_rows[j + i] = run.k + i * run.row;
+            w->v_rows[j + i] = run.v + i * run.row;
         }
-        for (size_t i = 0; scaled && i < n; i++) {
-            w->k_scales[j + i] = load_half(s + 2 * i);
-            w->v_scales[j + i] = load_half(s + 2 * i + scales);
+        for (size_t i = 0; scaled && i < run.n; i++) {
+            w->k_scales[j + i] = load_half(run.k_scales + 2 * i);
+            w->v_scales[j + i] = load_half(run.v_scales + 2 * i);
         }
-        pos += n;
+        pos += run.n;
     }
 }
 
@@ -98,7 +87,7 @@ VEC_INLINE void copy_row(enum dtype from, enum dtype to, const uint8_t *p, size_
     }
     if (d < dim) {
         uint8_t rest[sizeof(v16)] = {0};
-        memcpy(rest, p + d * dtype_bytes(from), (dim - d) * dtype_bytes(from));
+        memcpy(rest, p + d * kv_element_bytes(from), (dim - d) * kv_element_bytes(from));
         v16_store(out + d, load_elements(from, rest, 0));
         d += 16;
     }
@@ -195,8 +184,34 @@ static void softmax_row(const struct attention_work *w, size_t q) {
     w->m[q] = m;
 }
 
+/* The keys that a task's queries see. */
+static void task_keys(const struct attention_task *t, size_t *begin, size_t *end) {
+    size_t unused;
+    visible(t, 0, begin, &unused);
+    visible(t, t->n_rows - 1, &unused, end);
+}
+
+/* What is read after the keys before `done`: the task's next tile, or the first one of the next task. */
+static void look_ahead(struct attention_work *w, size_t done) {
+    const struct attention_task *t = w->t;
+    size_t begin, end;
+    task_keys(t, &begin, &end);
+    if (done >= end) {
+        t = t->next;
+        if (t) {
+            task_keys(t, &begin, &end);
+        }
+    } else {
+        begin = done;
+    }
+    w->ahead.t = t;
+    w->ahead.begin = begin;
+    w->ahead.end = t ? min_size(end, (begin / ATTENTION_KEYS + 1) * ATTENTION_KEYS) : begin;
+}
+
 static void attend_tile(struct attention_work *w, size_t tile, size_t begin, size_t end) {
     load_tile(w, tile, begin, end);
+    look_ahead(w, end);
     scores(w, begin - tile, end - tile);
     for (size_t q = 0; q < w->queries; q++) {
         size_t from, to;
@@ -215,9 +230,8 @@ static void attend_tile(struct attention_work *w, size_t tile, size_t begin, siz
 
 /* o, m, l over the keys of one segment that the tile's queries see */
 static void attend_segment(struct attention_work *w, size_t segment) {
-    size_t begin, end, unused;
-    visible(w->t, 0, &begin, &unused);
-    visible(w->t, w->t->n_rows - 1, &unused, &end);
+    size_t begin, end;
+    task_keys(w->t, &begin, &end);
     begin = max_size(begin, segment * ATTENTION_SEGMENT);
     end = min_size(end, (segment + 1) * ATTENTION_SEGMENT);
     for (size_t q = 0; q < w->queries; q++) {
@@ -299,9 +313,8 @@ static void load_queries(const struct attention_work *w) {
 
 /* The segments that the task's queries see, [*first, *last). */
 static void task_segments(const struct attention_task *t, size_t *first, size_t *last) {
-    size_t begin, end, unused;
-    visible(t, 0, &begin, &unused);
-    visible(t, t->n_rows - 1, &unused, &end);
+    size_t begin, end;
+    task_keys(t, &begin, &end);
     *first = begin / ATTENTION_SEGMENT;
     *last = (end + ATTENTION_SEGMENT - 1) / ATTENTION_SEGMENT;
 }

@@ -138,13 +138,14 @@ static void scores_of_i8(const struct attention_work *w, size_t rows, size_t q, 
 }
 
 /* Of the keys [begin, end) of the tile; in the same sixteens other keys may get any score. */
-static void scores(const struct attention_work *w, size_t begin, size_t end) {
+static void scores(struct attention_work *w, size_t begin, size_t end) {
     static void (*const by_type[DTYPE_COUNT])(const struct attention_work *w, size_t rows, size_t q,
                                               size_t j) = {[DTYPE_F32] = scores_of_f32,
                                                            [DTYPE_F16] = scores_of_f16,
                                                            [DTYPE_BF16] = scores_of_bf16,
                                                            [DTYPE_I8] = scores_of_i8};
     for (size_t j = begin / 16 * 16; j < end; j += 16) {
+        fetch_ahead(w, j + 16 < end ? 16 : ATTENTION_KEYS);
         for (size_t q = 0; q < w->queries; q += TILE_ROWS) {
             by_type[w->k_type](w, min_size(TILE_ROWS, w->queries - q), q, j);
         }

@@ -30,7 +30,56 @@ struct attention_work {
     const uint8_t *k_rows[ATTENTION_KEYS], *v_rows[ATTENTION_KEYS];
     enum dtype k_type, v_type;
     float k_scales[ATTENTION_KEYS], v_scales[ATTENTION_KEYS]; /* I8; 0 where no query sees the key */
+
+    /* The keys to be read after this tile: fetched piece by piece meanwhile, for no hardware guesses the next block. */
+    struct {
+        const struct attention_task *t; /* NULL: none */
+        size_t begin, end;
+    } ahead;
 };
+
+VEC_INLINE size_t kv_element_bytes(enum dtype type) {
+    return type == DTYPE_I8 ? 1 : 2;
+}
+
+/* Where keys of one block lie, from a position on. */
+struct kv_run {
+    const uint8_t *k, *v; /* rows of `row` bytes */
+    size_t row, n;
+    const uint8_t *k_scales, *v_scales; /* I8: F16 each */
+};
+
+VEC_INLINE struct kv_run kv_run_at(const struct attention_task *t, size_t begin, size_t end) {
+    const struct kv_layer *kv = t->args->kv;
+    size_t row = kv->head_dim * kv_element_bytes(kv->dtype), offset = begin % kv->block_size;
+    size_t tokens = kv->n_kv_heads * kv->block_size, at = t->kv_head * kv->block_size + offset;
+    size_t block = 2 * tokens * (row + (kv->dtype == DTYPE_I8 ? sizeof(uint16_t) : 0));
+    int32_t index = t->args->block_tables[t->sequence * t->args->max_blocks + begin / kv->block_size];
+    const uint8_t *data = (const uint8_t *)kv->data + (size_t)index * block, *scales = data + 2 * tokens * row;
+    return (struct kv_run){.k = data + at * row,
+                           .v = data + (tokens + at) * row,
+                           .row = row,
+                           .n = min_size(kv->block_size - offset, end - begin),
+                           .k_scales = scales + at * sizeof(uint16_t),
+                           .v_scales = scales + (tokens + at) * sizeof(uint16_t)};
+}
+
+/* Fetch the next `n` of the keys ahead, or what is left of them. */
+static inline void fetch_ahead(struct attention_work *w, size_t n) {
+    enum { LINE = 64 };
+    while (n > 0 && w->ahead.begin < w->ahead.end) {
+        struct kv_run run = kv_run_at(w->ahead.t, w->ahead.begin, w->ahead.end);
+        run.n = min_size(run.n, n);
+        for (size_t at = 0; at < run.n * run.row; at += LINE) {
+            __builtin_prefetch(run.k + at, 0, 2);
+            __builtin_prefetch(run.v + at, 0, 2);
+        }
+        __builtin_prefetch(run.k_scales, 0, 2);
+        __builtin_prefetch(run.v_scales, 0, 2);
+        w->ahead.begin += run.n;
+        n -= run.n;
+    }
+}
 
 /* Sixteen elements from d on of a row. */
 VEC_INLINE v16 load_elements(const enum dtype type, const uint8_t *row, size_t d) {

@@ -73,6 +73,7 @@ struct attention_task {
     size_t first_row, n_rows, first_position; /* row in the batch, and the position it sits at */
     size_t first_head, n_heads;
     float *scratch;
+    const struct attention_task *next; /* what this thread computes after it, to fetch its first keys; or NULL */
 };
 
 struct cpu_kernels {

@@ -9,6 +9,8 @@ struct attention_job {
     size_t group;      /* query heads of a KV head */
     size_t task_heads; /* query heads of a task */
     size_t head_tasks; /* tasks of a KV head's group */
+    size_t n_tasks;
+    size_t run;        /* tasks that one thread takes at once */
     size_t n_segments; /* when split: of every task, counted from position 0 */
     size_t stride;     /* floats of a partial result */
 };
@@ -95,10 +97,22 @@ static struct attention_task make_task(const struct attention_job *job, size_t i
     };
 }
 
-static void whole_task(void *arg, size_t i, size_t worker) {
+/* Tasks [i * run, +run) one after the other. */
+static void whole_tasks(void *arg, size_t i, size_t worker) {
     const struct attention_job *job = arg;
-    struct attention_task t = make_task(job, i, worker);
-    job->b->kernels->attention_whole(&t);
+    size_t at = i * job->run, end = at + job->run < job->n_tasks ? at + job->run : job->n_tasks;
+    struct attention_task t = make_task(job, at, worker);
+    while (at < end) {
+        struct attention_task next;
+        if (++at < end) {
+            next = make_task(job, at, worker);
+            t.next = &next;
+        }
+        job->b->kernels->attention_whole(&t);
+        if (at < end) {
+            t = next;
+        }
+    }
 }
 
 static void segment_task(void *arg, size_t i, size_t worker) {
@@ -115,7 +129,7 @@ static void merge_task(void *arg, size_t i, size_t worker) {
 }
 
 /* Are there too few tasks for the threads, more than one segment to share, and room for the partial results? */
-static bool worth_splitting(struct attention_job *job, size_t n_tasks) {
+static bool worth_splitting(struct attention_job *job) {
     const struct attention_args *a = job->args;
     size_t longest = 0, most_rows = 0;
     for (size_t i = 0; i < job->n_ranges; i++) {
@@ -126,8 +140,24 @@ static bool worth_splitting(struct attention_job *job, size_t n_tasks) {
     }
     job->n_segments = div_up(longest, ATTENTION_SEGMENT);
     job->stride = most_rows * job->task_heads * (div_up(a->head_dim, 32) * 32 + 2);
-    return job->b->threads > 1 && n_tasks < 2 * job->b->threads && job->n_segments > 1 &&
-           job->n_segments <= job->b->partial_floats / job->stride / n_tasks;
+    return job->b->threads > 1 && job->n_tasks < 2 * job->b->threads && job->n_segments > 1 &&
+           job->n_segments <= job->b->partial_floats / job->stride / job->n_tasks;
+}
+
+/* Tasks of short contexts are taken several at once: so that a run is worth handing out, and the next one's keys are
+ * fetched meanwhile. But each thread should have some runs. */
+static size_t plan_run(const struct attention_job *job) {
+    enum { WORTH = 64 * 1024, RUNS_A_THREAD = 4 }; /* multiplications by two: some ten microseconds */
+    const struct attention_args *a = job->args;
+    size_t work = 0;
+    for (size_t i = 0; i < job->n_ranges; i++) {
+        const struct attention_range *r = &job->b->ranges[i];
+        work += (size_t)r->n_rows * ((size_t)r->first_position + (size_t)r->n_rows);
+    }
+    work = work * job->task_heads * a->head_dim / job->n_ranges + 1;
+    size_t most = job->n_tasks / (RUNS_A_THREAD * job->b->threads), run = WORTH / work;
+    run = run < most ? run : most;
+    return run > 0 ? run : 1;
 }
 
 int cpu_attention(struct backend *b, const struct attention_args *a, struct error *err) {
@@ -146,15 +176,16 @@ int cpu_attention(struct backend *b, const struct attention_args *a, struct erro
     }
     job.head_tasks = div_up(job.group, job.task_heads);
     job.n_ranges = cut_ranges(b->ranges, a, ATTENTION_QUERIES / job.task_heads);
-    size_t n_tasks = job.n_ranges * a->n_kv_heads * job.head_tasks;
-    if (n_tasks == 0) {
+    job.n_tasks = job.n_ranges * a->n_kv_heads * job.head_tasks;
+    if (job.n_tasks == 0) {
         return 0;
     }
-    if (worth_splitting(&job, n_tasks)) {
-        pool_run(b->pool, n_tasks * job.n_segments, segment_task, &job);
-        pool_run(b->pool, n_tasks, merge_task, &job);
+    if (worth_splitting(&job)) {
+        pool_run(b->pool, job.n_tasks * job.n_segments, segment_task, &job);
+        pool_run(b->pool, job.n_tasks, merge_task, &job);
     } else {
-        pool_run(b->pool, n_tasks, whole_task, &job);
+        job.run = plan_run(&job);
+        pool_run(b->pool, div_up(job.n_tasks, job.run), whole_tasks, &job);
     }
     return 0;
 }
