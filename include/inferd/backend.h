@@ -126,7 +126,7 @@ struct attention_args {
 };
 
 struct backend_config {
-    size_t threads;      /* 0 = as many as the process may run on */
+    size_t threads;      /* 0 = as many as the process may keep busy */
     size_t max_rows;     /* most rows in one call: workspace is taken for it at open */
     const char *variant; /* CPU: "generic", "avx2", "avx512", "vnni", "amx" to force one; NULL = best */
     uint64_t step_ns;    /* "null" alone: steps end at multiples of this */

@@ -3,6 +3,7 @@
 
 #include "backend/cpu/pool.h"
 
+#include <sched.h>
 #include <stdatomic.h>
 #include <time.h>
 
@@ -37,7 +38,7 @@ static void count(void *arg, size_t i, size_t worker) {
 
 static void test_each_once(size_t threads) {
     static const size_t counts[] = {0, 1, 2, 3, 64, POOL_TASKS};
-    struct pool *p = pool_create(threads, &err);
+    struct pool *p = pool_create(threads, NULL, &err);
     CHECK(p != NULL, "pool of %zu: %s", threads, err.message);
     for (size_t i = 0; p && i < sizeof counts / sizeof *counts; i++) {
         for (int round = 0; round < 20; round++) {
@@ -72,7 +73,7 @@ static void meet(void *arg, size_t i, size_t worker) {
 
 /* While one sleeps in its task the other has none: that much of the two threads' time is idle, whoever it is. */
 static void test_waiting(void) {
-    struct pool *p = pool_create(2, &err);
+    struct pool *p = pool_create(2, NULL, &err);
     struct pool_times before, after;
     struct tally t = {.threads = 2, .slow = 1};
     struct meeting m = {0};
@@ -92,6 +93,40 @@ static void test_waiting(void) {
     pool_times(p, &before);
     CHECK(before.workers_ns == after.workers_ns && before.caller_waited_ns == after.caller_waited_ns,
           "times are taken after nobody asks");
+    pool_free(p);
+}
+
+struct whereabouts {
+    struct meeting m;
+    int cpu; /* of the worker that is not the caller */
+};
+
+static void where(void *arg, size_t i, size_t worker) {
+    struct whereabouts *w = arg;
+    meet(&w->m, i, worker);
+    if (worker == 1) {
+        w->cpu = sched_getcpu();
+    }
+}
+
+/* A worker stays where it was told to; a CPU that this process may not use, or that is none, is no error. */
+static void test_bound(void) {
+    cpu_set_t set;
+    uint16_t cpus[2] = {0, 0};
+    struct whereabouts w = {.cpu = -1};
+    CHECK(sched_getaffinity(0, sizeof set, &set) == 0, "no affinity");
+    while (!CPU_ISSET(cpus[1], &set)) {
+        cpus[1]++;
+    }
+    struct pool *p = pool_create(2, cpus, &err);
+    pool_run(p, 2, where, &w);
+    CHECK(w.cpu == cpus[1], "bound to CPU %d, found on %d", (int)cpus[1], w.cpu);
+    pool_free(p);
+    cpus[1] = 1023;
+    w = (struct whereabouts){.cpu = -1};
+    p = pool_create(2, cpus, &err);
+    pool_run(p, 2, where, &w);
+    CHECK(w.cpu >= 0, "no worker");
     pool_free(p);
 }
 
@@ -138,4 +173,5 @@ void test_pool(const struct fixture *f) {
         test_profile(f, threads);
     }
     test_waiting();
+    test_bound();
 }

@@ -1,12 +1,13 @@
 /* The CPU backend: opening, memory, weights, and the table of operations. */
 #include "block_pack.h"
 #include "cpu.h"
+#include "pages.h"
+#include "topology.h"
 #include "weight_i8.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 enum {
     MAX_THREADS = 1024,
@@ -46,12 +47,6 @@ static int pick_variant(const char *name, const struct cpu_kernels **out, struct
     return error_set(err, ERROR_DEVICE, "the CPU backend has no such variant");
 }
 
-/* Pages are zero, and taken from the system when first touched. */
-static void *map_zeroed(size_t bytes) {
-    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    return p == MAP_FAILED ? NULL : p;
-}
-
 int cpu_grow_quants(struct backend *b, size_t k, struct error *err) {
     if (k <= b->quants_k) {
         return 0;
@@ -60,12 +55,12 @@ int cpu_grow_quants(struct backend *b, size_t k, struct error *err) {
     if (__builtin_mul_overflow(b->max_rows, quant_row_bytes(k), &bytes)) {
         return error_memory(err);
     }
-    uint8_t *quants = map_zeroed(bytes);
+    uint8_t *quants = pages_map(bytes, 0, false);
     if (!quants) {
         return error_memory(err);
     }
     if (b->quants) {
-        munmap(b->quants, b->max_rows * quant_row_bytes(b->quants_k));
+        pages_unmap(b->quants, b->max_rows * quant_row_bytes(b->quants_k));
     }
     b->quants = quants;
     b->quants_k = k;
@@ -134,12 +129,24 @@ static void cpu_close(struct backend *b) {
     i8_close(b);
     arena_clear(&b->packed);
     if (b->quants) {
-        munmap(b->quants, b->max_rows * quant_row_bytes(b->quants_k));
+        pages_unmap(b->quants, b->max_rows * quant_row_bytes(b->quants_k));
     }
-    if (b->workspace) {
-        munmap(b->workspace, b->workspace_bytes);
-    }
+    pages_unmap(b->workspace, b->workspace_bytes);
     free(b);
+}
+
+/* Threads stay on CPUs of their own where they have them all; large memory is spread over the nodes of these CPUs. */
+static int start_threads(struct backend *b, struct error *err) {
+    bool mask[MAX_CPUS], bound = false;
+    uint16_t cpus[MAX_CPUS];
+    struct topology t;
+    if (topology_affinity(mask)) {
+        topology_read("/sys/devices/system", mask, &t);
+        b->nodes = topology_nodes(&t);
+        bound = topology_place(&t, b->threads, cpus);
+    }
+    b->pool = pool_create(b->threads, bound ? cpus : NULL, err);
+    return b->pool ? 0 : -1;
 }
 
 static int cpu_open(const struct backend_config *config, struct backend **out, struct error *err) {
@@ -169,14 +176,13 @@ static int cpu_open(const struct backend_config *config, struct backend **out, s
     b->partial_floats = PARTIAL_FLOATS;
     read_device_name(b->device, sizeof b->device);
     b->workspace_bytes = workspace_layout(b, NULL);
-    b->workspace = map_zeroed(b->workspace_bytes);
+    b->workspace = pages_map(b->workspace_bytes, 0, false); /* each thread's part falls where it runs */
     if (!b->workspace) {
         error_memory(err);
         goto fail;
     }
     workspace_layout(b, b->workspace);
-    b->pool = pool_create(b->threads, err);
-    if (!b->pool) {
+    if (start_threads(b, err) < 0) {
         goto fail;
     }
     *out = b;
@@ -215,7 +221,7 @@ static int cpu_alloc(struct backend *b, size_t bytes, void **out, struct error *
         return error_memory(err);
     }
     size_t total = round_up(sizeof(struct allocation) + bytes, 64);
-    struct allocation *a = total >= MAP_FROM ? map_zeroed(total) : aligned_alloc(64, total);
+    struct allocation *a = total >= MAP_FROM ? pages_map(total, b->nodes, true) : aligned_alloc(64, total);
     if (!a) {
         return error_memory(err);
     }
@@ -234,7 +240,7 @@ static void cpu_free(struct backend *b, void *p) {
     }
     struct allocation *a = (struct allocation *)p - 1;
     if (a->mapped_bytes > 0) {
-        munmap(a, a->mapped_bytes);
+        pages_unmap(a, a->mapped_bytes);
     } else {
         free(a);
     }

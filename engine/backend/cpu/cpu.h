@@ -145,6 +145,7 @@ struct backend {
     const struct cpu_kernels *kernels;
     struct pool *pool;
     size_t threads, max_rows;
+    uint64_t nodes; /* of memory, to spread large pieces over; 0: as they fall (topology.h) */
     size_t memory_total;
     char device[64];
 
@@ -236,7 +237,8 @@ bool cpu_has_vnni(void);   /* AVX-512 VNNI, and the above */
 bool cpu_has_bf16(void);   /* AVX-512 BF16, and the above: no variant of its own */
 bool cpu_has_amx(void);    /* AMX tiles of int8 and BF16, and all of the above; asks the kernel for the tiles' state */
 
-/* CPUs that this process may keep busy: its affinity mask, and the cgroup's quota where there is one. At least 1. */
+/* Threads that this process may keep busy: one a core of its affinity mask, both of a single core's CPUs, and no more than
+ * the cgroup's quota where there is one. At least 1. */
 size_t cpu_available_threads(void);
 /* Bytes of memory this process may use: the machine's, or the cgroup's limit. */
 size_t cpu_available_memory(void);

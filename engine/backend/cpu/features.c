@@ -1,5 +1,6 @@
 /* What this machine offers: instruction sets, CPUs, memory. */
 #include "cpu.h"
+#include "topology.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -178,6 +179,14 @@ size_t cpu_available_threads(void) {
     }
     if (n == 0) {
         n = 1;
+    }
+    /* Threads that share a core share what computes: one a core. Where there is but one core, both still help each
+     * other over waiting for memory. */
+    bool mask[MAX_CPUS];
+    struct topology t;
+    if (topology_affinity(mask)) {
+        topology_read("/sys/devices/system", mask, &t);
+        n = t.n_cores >= 2 && t.n_cores < n ? t.n_cores : n;
     }
     cgroup_each("cpu.max", see_quota, &n);
     return n;

@@ -1,4 +1,5 @@
-/* The machine's limits with the threads of a backend: read bandwidth far beyond the caches, and the peaks of arithmetic. */
+/* The machine's limits with the threads of a backend: read bandwidth far beyond the caches, and the peaks of
+ * arithmetic. */
 #include "cpu.h"
 
 #include <sys/mman.h>

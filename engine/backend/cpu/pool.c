@@ -2,6 +2,7 @@
 
 #include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -211,7 +212,17 @@ void pool_free(struct pool *p) {
     free(p);
 }
 
-struct pool *pool_create(size_t threads, struct error *err) {
+/* What the system refuses is only slower. */
+static void bind_thread(pthread_t thread, uint16_t cpu) {
+    cpu_set_t set;
+    if (cpu < CPU_SETSIZE) {
+        CPU_ZERO(&set);
+        CPU_SET(cpu, &set);
+        pthread_setaffinity_np(thread, sizeof set, &set);
+    }
+}
+
+struct pool *pool_create(size_t threads, const uint16_t *cpus, struct error *err) {
     size_t n_workers = threads - 1, bytes = sizeof(struct pool) + n_workers * sizeof(struct worker);
     struct pool *p = aligned_alloc(64, (bytes + 63) / 64 * 64);
     if (!p) {
@@ -231,6 +242,9 @@ struct pool *pool_create(size_t threads, struct error *err) {
         char name[32];
         snprintf(name, sizeof name, "cpu-%zu", i + 1);
         pthread_setname_np(w->thread, name);
+        if (cpus) {
+            bind_thread(w->thread, cpus[i + 1]);
+        }
         p->n_workers = i + 1;
     }
     return p;

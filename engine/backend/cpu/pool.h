@@ -12,8 +12,10 @@
 
 struct pool;
 
-/* `threads` >= 1 counts the caller: threads - 1 are started. NULL on failure. */
-struct pool *pool_create(size_t threads, struct error *err);
+/* `threads` >= 1 counts the caller: threads - 1 are started. cpus[threads]: where each is to stay, if the system
+ * allows; NULL: anywhere. The caller is not bound, it is not the pool's: where the workers stay, cpus[0] is left for
+ * it. NULL on failure. */
+struct pool *pool_create(size_t threads, const uint16_t *cpus, struct error *err);
 void pool_free(struct pool *p); /* NULL is fine; no run may be in progress */
 
 /* Call fn(arg, i, worker) once for each i < n, in any order, on any worker < threads; returns when all are done. What
