@@ -112,15 +112,25 @@ static void test_idle(void) {
     CHECK(used < 0.02, "idle backends used %.0f ms of processor time in 200 ms", 1e3 * used);
 }
 
+static bool is_best(const struct fixture *f) {
+    struct backend *b;
+    struct backend_info info;
+    if (f->ops->open(&(struct backend_config){.threads = 1, .max_rows = 1}, &b, &err) < 0) {
+        return false;
+    }
+    f->ops->info(b, &info);
+    bool best = strcmp(info.variant, f->variant) == 0;
+    f->ops->close(b);
+    return best;
+}
+
 /* Limits of a sane size: what the loops were meant to do was not left out, which would make them endless. */
 static void test_measure(const struct fixture *f) {
-    bool vectors = strcmp(f->variant, "generic") != 0;
     struct backend_limits l;
     OK(f->ops->measure(f->b[1], &l, &err));
     CHECK(l.read_bytes_per_s > 1e8 && l.read_bytes_per_s < 1e13, "%g bytes/s are read", l.read_bytes_per_s);
     CHECK(l.f32_ops_per_s > 1e8 && l.f32_ops_per_s < 2e12, "%g F32 operations/s by two threads", l.f32_ops_per_s);
-    CHECK(vectors ? l.i8_ops_per_s > l.f32_ops_per_s && l.i8_ops_per_s < 1e14 : l.i8_ops_per_s >= 0,
-          "%g INT8 operations/s", l.i8_ops_per_s);
+    CHECK(l.i8_ops_per_s > 1e8 && l.i8_ops_per_s < 1e14, "%g INT8 operations/s", l.i8_ops_per_s);
     CHECK(l.bf16_ops_per_s >= 0 && l.bf16_ops_per_s < 5e13, "%g BF16 operations/s", l.bf16_ops_per_s);
 }
 
@@ -139,6 +149,8 @@ void test_backend(const struct fixture *f) {
     test_memory(f);
     test_too_many_rows(f);
     test_short_operations(f);
-    test_measure(f);
+    if (is_best(f)) { /* it takes a second or two */
+        test_measure(f);
+    }
     test_idle();
 }
