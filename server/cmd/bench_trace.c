@@ -31,7 +31,7 @@ static bool read_number(const char *text, size_t len, size_t *out) {
 
 int bench_range(const char *name, const char *text, size_t least, size_t most, struct bench_range *out, struct error *err) {
     size_t first = strcspn(text, "-");
-    struct bench_range range;
+    struct bench_range range = {0};
     bool ok = read_number(text, first, &range.min);
     range.max = range.min;
     if (ok && text[first] == '-') {
