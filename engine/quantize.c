@@ -36,7 +36,7 @@ void quantize_config_default(struct quantize_config *c) {
     *c = (struct quantize_config){
         .samples = 64,
         .sample_tokens = 512,
-        .alpha = 0.8,
+        .alpha = 0.65,
         .gptq_damping = 0.01,
         .shard_bytes = (uint64_t)5 << 30,
     };

@@ -24,7 +24,7 @@ static const struct setting rows[] = {
      .help = "most pieces taken from it, spread evenly"},
     {AT(sample_tokens), SETTING_INT, .initial = "512", .min = 16, .max = 65536, .group = "Calibration",
      .help = "tokens in a piece"},
-    {AT(alpha), SETTING_NUMBER, .initial = "0.8", .min = 0, .max = 1, .group = "Rounding",
+    {AT(alpha), SETTING_NUMBER, .initial = "0.65", .min = 0, .max = 1, .group = "Rounding",
      .help = "how much of the activations' outliers moves into the weights (SmoothQuant); 0: none, and then no calibration "
              "text is needed"},
     {AT(clip), SETTING_CHOICE, .initial = "absmax", .choices = "absmax mse", .group = "Rounding",
