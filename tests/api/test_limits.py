@@ -171,8 +171,8 @@ def test_retry_after_follows_the_speed(fake):
     d = fake(max_sequences=1, max_waiting=4, retry_after=7, retry_after_max=9)
     assert d.post("/v1/completions", body()).status == 200
 
-    def full_queue(prompt):
-        streams = [d.open_stream(prompt) for _ in range(5)]
+    def full_queue(first):
+        streams = [d.open_stream(first), *(d.open_stream("@stall") for _ in range(4))]
         wait_for(lambda: d.gauge("requests_running") + d.gauge("requests_waiting") == 5, 5, "the queue is full")
         return streams
 
@@ -184,7 +184,7 @@ def test_retry_after_follows_the_speed(fake):
     streams = full_queue("@delay=1000 @say xx")
     assert told() == 7  # nothing is known yet
     list(streams[0].events())
-    streams.append(d.open_stream("@delay=1000 @say xx"))
+    streams.append(d.open_stream("@stall"))
     wait_for(lambda: d.gauge("requests_waiting") == 4, 5, "four wait again")
     # it took a second or two (two tokens a second apart), and four wait
     assert 4 <= told() <= 9 if SLOW == 1 else told()

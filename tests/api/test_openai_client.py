@@ -257,9 +257,10 @@ def test_unknown_model(daemon, client):
 def test_rate_limit(start):
     d = start(max_waiting=1, max_sequences=1)
     # long enough that neither ends before the refusals, however fast the machine
-    busy = [d.open_stream("Once upon a time", max_tokens=2000, ignore_eos=True) for _ in range(2)]
+    busy = [d.open_stream("Once upon a time", max_tokens=2000, ignore_eos=True)]
     try:
-        next(busy[0].events())
+        next(busy[0].events())  # before it runs it waits itself, and there is no place for two
+        busy.append(d.open_stream("Once upon a time", max_tokens=2000, ignore_eos=True))
         wait_for(lambda: d.gauge("requests_waiting") == 1, 5, "the second one waits")
         with pytest.raises(openai.RateLimitError) as caught:
             for _ in range(3):
