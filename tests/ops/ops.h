@@ -69,4 +69,7 @@ void test_pool(const struct fixture *f);
 void bench(const struct backend_ops *ops, const char *const *variants, size_t n_variants, size_t threads,
            const char *only);
 
+/* The name of the variant that this machine runs if nobody chooses. */
+const char *best_variant(const struct backend_ops *ops);
+
 #endif

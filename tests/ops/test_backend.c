@@ -112,18 +112,6 @@ static void test_idle(void) {
     CHECK(used < 0.02, "idle backends used %.0f ms of processor time in 200 ms", 1e3 * used);
 }
 
-static bool is_best(const struct fixture *f) {
-    struct backend *b;
-    struct backend_info info;
-    if (f->ops->open(&(struct backend_config){.threads = 1, .max_rows = 1}, &b, &err) < 0) {
-        return false;
-    }
-    f->ops->info(b, &info);
-    bool best = strcmp(info.variant, f->variant) == 0;
-    f->ops->close(b);
-    return best;
-}
-
 /* Limits of a sane size: what the loops were meant to do was not left out, which would make them endless. */
 static void test_measure(const struct fixture *f) {
     struct backend_limits l;
@@ -149,7 +137,7 @@ void test_backend(const struct fixture *f) {
     test_memory(f);
     test_too_many_rows(f);
     test_short_operations(f);
-    if (is_best(f)) { /* it takes a second or two */
+    if (strcmp(f->variant, best_variant(f->ops)) == 0) { /* it takes a second or two */
         test_measure(f);
     }
     test_idle();
