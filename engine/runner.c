@@ -41,9 +41,9 @@ static int open_batch(struct runner *r, struct error *err) {
 }
 
 static void close_batch(struct runner *r) {
-    int32_t *arrays[] = {r->batch.token_ids,    r->batch.positions,    r->batch.slot_mapping, r->batch.cu_seqlens,
-                         r->batch.context_lens, r->batch.block_tables, r->batch.logit_rows,
-                         r->batch.copy_from,    r->batch.copy_to};
+    int32_t *arrays[] = {r->batch.token_ids,  r->batch.positions,    r->batch.slot_mapping,
+                         r->batch.cu_seqlens, r->batch.context_lens, r->batch.block_tables,
+                         r->batch.logit_rows, r->batch.copy_from,    r->batch.copy_to};
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
         if (arrays[i]) {
             r->ops->host_free(r->backend, arrays[i]);
@@ -64,7 +64,7 @@ static int plan_kv(struct runner *r, const struct engine_config *config, const s
         .kv_tokens = config->kv_tokens,
     };
     if (!decoder_kv_token_bytes(model, kv_dtype, &r->kv_token_bytes) ||
-        !decoder_workspace_bytes(model, r->backend_info.activation_dtype, r->max_rows, max_logits,
+        !decoder_workspace_bytes(model, r->ops, r->backend_info.activation_dtype, r->max_rows, max_logits,
                                  &in.workspace_bytes)) {
         return error_set(err, ERROR_DOES_NOT_FIT, "the model's memory is larger than the address space");
     }
@@ -202,7 +202,8 @@ int runner_self_test(struct runner *r, struct error *err) {
         return error_prefix(err, "self-test");
     }
     if (r->ops->sample) { /* the logits are the device's */
-        const struct sample_row row = {.last_token = token, .greedy = true, .n_candidates = r->decoder.config.vocab_size};
+        const struct sample_row row = {
+            .last_token = token, .greedy = true, .n_candidates = r->decoder.config.vocab_size};
         int32_t chosen;
         return r->ops->sample(r->backend, &row, 1, &chosen, err) < 0 ? error_prefix(err, "self-test") : 0;
     }

@@ -19,22 +19,29 @@ bool decoder_kv_token_bytes(const struct model_config *c, enum dtype kv_dtype, s
 /*
  * The workspace is one allocation, carved in this order. With base NULL it only counts. False on overflow.
  */
-static bool carve(struct decoder *d, const struct model_config *c, enum dtype activation, size_t max_rows,
-                  size_t max_logits, char *base, size_t *bytes) {
+static bool carve(struct decoder *d, const struct model_config *c, const struct backend_ops *ops, enum dtype activation,
+                  size_t max_rows, size_t max_logits, char *base, size_t *bytes) {
     size_t q = model_config_q_dim(c), kv = model_config_kv_dim(c), e = element_bytes(activation);
+    size_t i8_rows = ops->linear_i8 ? max_rows : 0;
+    d->h_i8.ld = (c->n_embd + ROWS_I8_PAD - 1) / ROWS_I8_PAD * ROWS_I8_PAD;
+    d->ff_i8.ld = (c->n_ff + ROWS_I8_PAD - 1) / ROWS_I8_PAD * ROWS_I8_PAD;
     const struct {
         void **field;
         size_t rows, features, element;
     } parts[] = {
-        {&d->x, max_rows, c->n_embd, e},
+        {(void **)&d->x, max_rows, c->n_embd, sizeof(float)},
         {&d->h, max_rows, c->n_embd, e},
         {&d->delta, max_rows, c->n_embd, e},
         {&d->qkv, max_rows, q + 2 * kv, e},
         {&d->attn, max_rows, q, e},
         {&d->gate_up, max_rows, 2 * c->n_ff, e},
-        {&d->x_last, max_rows, c->n_embd, e},
+        {(void **)&d->x_last, max_rows, c->n_embd, sizeof(float)},
         {&d->attn_last, max_rows, q, e},
         {&d->logits, max_logits, c->vocab_size, sizeof(float)},
+        {(void **)&d->h_i8.q, i8_rows, d->h_i8.ld, sizeof(int8_t)},
+        {(void **)&d->h_i8.scales, i8_rows, 1, sizeof(float)},
+        {(void **)&d->ff_i8.q, i8_rows, d->ff_i8.ld, sizeof(int8_t)},
+        {(void **)&d->ff_i8.scales, i8_rows, 1, sizeof(float)},
     };
     size_t at = 0;
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
@@ -54,31 +61,38 @@ static bool carve(struct decoder *d, const struct model_config *c, enum dtype ac
     return true;
 }
 
-bool decoder_workspace_bytes(const struct model_config *c, enum dtype activation, size_t max_rows, size_t max_logits,
-                             size_t *bytes) {
+bool decoder_workspace_bytes(const struct model_config *c, const struct backend_ops *ops, enum dtype activation,
+                             size_t max_rows, size_t max_logits, size_t *bytes) {
     struct decoder none;
-    return carve(&none, c, activation, max_rows, max_logits, NULL, bytes);
+    return carve(&none, c, ops, activation, max_rows, max_logits, NULL, bytes);
 }
 
 static int open_rope(struct decoder *d, struct error *err) {
     const struct model_config *c = &d->config;
     size_t half = c->n_rot / 2;
-    d->inv_freq = calloc(2 * half, sizeof *d->inv_freq);
-    if (!d->inv_freq) {
+    float *host = calloc(2 * half, sizeof *host);
+    if (!host) {
         return error_memory(err);
     }
-    d->rope = (struct rope_table){.inv_freq = d->inv_freq, .n_rot = c->n_rot, .style = c->rope_style};
-    rope_frequencies(&c->rope, c->n_rot, d->weights.rope_factors, d->inv_freq, &d->rope.mscale);
-    d->rope_local = (struct rope_table){.inv_freq = d->inv_freq + half, .n_rot = c->n_rot, .style = c->rope_style};
-    rope_frequencies(&c->rope_local, c->n_rot, NULL, d->inv_freq + half, &d->rope_local.mscale);
-    return 0;
+    d->rope = (struct rope_table){.n_rot = c->n_rot, .style = c->rope_style};
+    rope_frequencies(&c->rope, c->n_rot, d->weights.rope_factors, host, &d->rope.mscale);
+    d->rope_local = (struct rope_table){.n_rot = c->n_rot, .style = c->rope_style};
+    rope_frequencies(&c->rope_local, c->n_rot, NULL, host + half, &d->rope_local.mscale);
+    int rc = d->ops->alloc(d->backend, 2 * half * sizeof *host, (void **)&d->inv_freq, err);
+    if (rc == 0) {
+        d->rope.inv_freq = d->inv_freq;
+        d->rope_local.inv_freq = d->inv_freq + half;
+        rc = d->ops->upload(d->backend, d->inv_freq, host, 2 * half * sizeof *host, err);
+    }
+    free(host);
+    return rc;
 }
 
 static int open_workspace(struct decoder *d, struct error *err) {
     struct backend_info info;
     d->ops->info(d->backend, &info);
-    enum dtype activation = info.activation_dtype;
-    if (!decoder_workspace_bytes(&d->config, activation, d->limits.max_rows, d->limits.max_logits,
+    enum dtype activation = d->activation = info.activation_dtype;
+    if (!decoder_workspace_bytes(&d->config, d->ops, activation, d->limits.max_rows, d->limits.max_logits,
                                  &d->workspace_bytes)) {
         return error_set(err, ERROR_DOES_NOT_FIT, "the workspace for %zu rows is larger than the address space",
                          d->limits.max_rows);
@@ -87,7 +101,7 @@ static int open_workspace(struct decoder *d, struct error *err) {
         return error_prefix(err, "workspace of %zu bytes", d->workspace_bytes);
     }
     size_t bytes;
-    carve(d, &d->config, activation, d->limits.max_rows, d->limits.max_logits, d->workspace, &bytes);
+    carve(d, &d->config, d->ops, activation, d->limits.max_rows, d->limits.max_logits, d->workspace, &bytes);
     return 0;
 }
 
@@ -137,17 +151,17 @@ void decoder_close(struct decoder *d) {
     if (d->workspace) {
         d->ops->free(d->backend, d->workspace);
     }
+    if (d->inv_freq) {
+        d->ops->free(d->backend, d->inv_freq);
+    }
     free(d->kv);
-    free(d->inv_freq);
     weights_unload(&d->weights);
     *d = (struct decoder){0};
 }
 
 /* Column `features` of a row-major activation matrix. */
 static void *column(const struct decoder *d, void *matrix, size_t features) {
-    struct backend_info info;
-    d->ops->info(d->backend, &info);
-    return (char *)matrix + features * element_bytes(info.activation_dtype);
+    return (char *)matrix + features * element_bytes(d->activation);
 }
 
 /* Every operation may fail; the first failure ends the pass. */
@@ -163,30 +177,85 @@ static int observe(struct decoder *d, enum decoder_input input, const void *x, s
     return d->observer.see ? d->observer.see(d->observer.arg, input, x, ld, rows, n, err) : 0;
 }
 
-/* attn[rows] = attention of the rows in h, KV stored on the way. */
-static int attention_block(struct decoder *d, const struct decoder_batch *b, size_t layer, struct error *err) {
+/* Rows on their way into a product: floats, or quantised where the backend can write them so and every weight takes it.
+ */
+struct input {
+    void *x;
+    size_t ld;
+    const struct rows_i8 *q; /* NULL: x counts */
+};
+
+static bool takes_i8(const struct weight *w) {
+    return w->dtype == DTYPE_I8 && w->activation == ACTIVATION_I8_TOKEN;
+}
+
+static struct input input_for(const struct decoder *d, void *x, size_t ld, const struct rows_i8 *q,
+                              const struct linear_part *parts, size_t n_parts) {
+    bool quantised = d->ops->linear_i8 && !d->observer.see;
+    for (size_t i = 0; i < n_parts; i++) {
+        quantised &= takes_i8(parts[i].w);
+    }
+    return (struct input){x, ld, quantised ? q : NULL};
+}
+
+static int linear(struct decoder *d, struct input in, size_t rows, const struct linear_part *parts, size_t n_parts,
+                  struct error *err) {
+    return in.q ? d->ops->linear_i8(d->backend, in.q, rows, parts, n_parts, err)
+                : d->ops->linear(d->backend, in.x, in.ld, rows, parts, n_parts, err);
+}
+
+/* x += residual; out = rms_norm(x) * w */
+static int norm_stream(struct decoder *d, struct input out, float *x, const void *residual, const float *w, size_t rows,
+                       struct error *err) {
+    size_t E = d->config.n_embd;
+    float eps = (float)d->config.norm_eps;
+    return d->ops->add_rms_norm
+               ? d->ops->add_rms_norm(d->backend, out.x, out.ld, out.q, x, E, residual, E, w, rows, E, eps, err)
+               : d->ops->rms_norm(d->backend, out.x, out.ld, x, E, residual, E, w, rows, 1, E, eps, err);
+}
+
+/* The norm of a block's result, in place, where the architecture has one. */
+static int norm_delta(struct decoder *d, const float *w, size_t rows, struct error *err) {
+    size_t E = d->config.n_embd;
+    float eps = (float)d->config.norm_eps;
+    return w ? d->ops->rms_norm(d->backend, d->delta, E, d->delta, E, NULL, 0, w, rows, 1, E, eps, err) : 0;
+}
+
+/* Rotate q and k, which lie side by side, all their heads at once; store k and v. */
+static int rope_and_store(struct decoder *d, const struct decoder_batch *b, size_t layer, struct error *err) {
+    const struct backend_ops *op = d->ops;
+    struct backend *be = d->backend;
+    const struct model_config *c = &d->config;
+    size_t D = c->head_dim, Q = model_config_q_dim(c), KV = model_config_kv_dim(c), ld = Q + 2 * KV;
+    void *q = d->qkv, *k = column(d, d->qkv, Q), *v = column(d, d->qkv, Q + KV);
+    const struct rope_table *rope = c->sliding[layer] && c->arch->window == WINDOW_PATTERN ? &d->rope_local : &d->rope;
+    if (op->rope_kv_store) {
+        return op->rope_kv_store(be, q, ld, c->n_heads, c->n_kv_heads, D, b->positions, b->slot_mapping, b->rows, rope,
+                                 &d->kv[layer], err);
+    }
+    TRY(op->rope(be, q, ld, c->n_heads + c->n_kv_heads, D, b->positions, b->rows, rope, err));
+    return op->kv_store(be, &d->kv[layer], k, ld, v, ld, b->slot_mapping, b->rows, err);
+}
+
+/* attn[rows] = attention of the rows `in`, which norm_stream wrote; KV stored on the way. */
+static int attention_block(struct decoder *d, const struct decoder_batch *b, size_t layer, const struct input *in,
+                           const struct linear_part qkv[3], struct error *err) {
     const struct backend_ops *op = d->ops;
     struct backend *be = d->backend;
     const struct model_config *c = &d->config;
     const struct layer_weights *w = &d->weights.layers[layer];
-    size_t E = c->n_embd, D = c->head_dim, Q = model_config_q_dim(c), KV = model_config_kv_dim(c), ld = Q + 2 * KV;
-    bool sliding = c->sliding[layer];
+    size_t D = c->head_dim, Q = model_config_q_dim(c), KV = model_config_kv_dim(c), ld = Q + 2 * KV;
     float eps = (float)c->norm_eps;
-    void *q = d->qkv, *k = column(d, d->qkv, Q), *v = column(d, d->qkv, Q + KV);
 
-    const struct linear_part parts[] = {
-        {&w->q, w->q_bias, q, ld}, {&w->k, w->k_bias, k, ld}, {&w->v, w->v_bias, v, ld}};
-    TRY(op->linear(be, d->h, E, b->rows, parts, 3, err));
+    TRY(linear(d, *in, b->rows, qkv, 3, err));
     if (w->q_norm) {
+        void *q = qkv[0].y, *k = qkv[1].y;
         TRY(op->rms_norm(be, q, ld, q, ld, NULL, 0, w->q_norm, b->rows, c->n_heads, D, eps, err));
         TRY(op->rms_norm(be, k, ld, k, ld, NULL, 0, w->k_norm, b->rows, c->n_kv_heads, D, eps, err));
     }
-    /* q and k lie side by side: one rotation of all their heads */
-    const struct rope_table *rope = sliding && c->arch->window == WINDOW_PATTERN ? &d->rope_local : &d->rope;
-    TRY(op->rope(be, q, ld, c->n_heads + c->n_kv_heads, D, b->positions, b->rows, rope, err));
-    TRY(op->kv_store(be, &d->kv[layer], k, ld, v, ld, b->slot_mapping, b->rows, err));
+    TRY(rope_and_store(d, b, layer, err));
     const struct attention_args args = {
-        .q = q,
+        .q = d->qkv,
         .ldq = ld,
         .out = d->attn,
         .ldo = Q,
@@ -197,74 +266,126 @@ static int attention_block(struct decoder *d, const struct decoder_batch *b, siz
         .context_lens = b->context_lens,
         .n_sequences = b->n_sequences,
         .rows = b->rows,
+        .max_query = b->max_query,
+        .max_context = b->max_context,
         .n_heads = c->n_heads,
         .n_kv_heads = c->n_kv_heads,
         .head_dim = D,
         .scale = (float)c->attention_scale,
-        .window = sliding ? c->window : 0,
+        .window = c->sliding[layer] ? c->window : 0,
     };
     return op->attention(be, &args, err);
 }
 
-int decoder_forward(struct decoder *d, const struct decoder_batch *b, struct error *err) {
+/* The pass itself, b's arrays where the operations read them; the head's input for all logit_rows is left in h. */
+static int forward_layers(struct decoder *d, const struct decoder_batch *b, struct error *err) {
     const struct backend_ops *op = d->ops;
     struct backend *be = d->backend;
     const struct model_config *c = &d->config;
-    size_t E = c->n_embd, Q = model_config_q_dim(c), F = c->n_ff, rows = b->rows;
-    float eps = (float)c->norm_eps;
-    float embed_scale = c->arch->embed_scaled ? sqrtf((float)E) : 1.0f;
-    void *x = d->x, *attn = d->attn, *gate = d->gate_up, *up = column(d, d->gate_up, F);
+    size_t E = c->n_embd, Q = model_config_q_dim(c), KV = model_config_kv_dim(c), F = c->n_ff, rows = b->rows;
+    size_t ld = Q + 2 * KV;
+    enum dtype t = d->activation;
+    float *x = d->x;
+    void *attn = d->attn, *gate = d->gate_up, *up = column(d, d->gate_up, F);
     const void *residual = NULL; /* what the last block computed and nobody has added to x yet */
 
-    for (size_t l = 0; b->n_copies > 0 && l < c->n_layers; l++) {
-        TRY(op->kv_copy(be, &d->kv[l], b->copy_from, b->copy_to, b->n_copies, err));
-    }
-    TRY(op->embed(be, x, E, &d->weights.embed, b->token_ids, rows, embed_scale, err));
+    TRY(op->embed(be, x, E, &d->weights.embed, b->token_ids, rows, c->arch->embed_scaled ? sqrtf((float)E) : 1.0f,
+                  err));
 
     for (size_t l = 0; l < c->n_layers; l++) {
         const struct layer_weights *w = &d->weights.layers[l];
-        const struct linear_part attn_out = {&w->o, NULL, d->delta, E};
-        const struct linear_part gate_up[] = {{&w->gate, NULL, gate, 2 * F}, {&w->up, NULL, up, 2 * F}};
-        const struct linear_part down = {&w->down, NULL, d->delta, E};
+        const struct linear_part qkv[] = {{&w->q, w->q_bias, d->qkv, ld, t},
+                                          {&w->k, w->k_bias, column(d, d->qkv, Q), ld, t},
+                                          {&w->v, w->v_bias, column(d, d->qkv, Q + KV), ld, t}};
+        const struct linear_part attn_out = {&w->o, NULL, d->delta, E, t};
+        const struct linear_part gate_up[] = {{&w->gate, NULL, gate, 2 * F, t}, {&w->up, NULL, up, 2 * F, t}};
+        const struct linear_part down = {&w->down, NULL, d->delta, E, t};
+        const struct input attn_in = input_for(d, d->h, E, &d->h_i8, qkv, 3);
+        const struct input ff_in = input_for(d, d->h, E, &d->h_i8, gate_up, 2);
+        const struct input down_in = input_for(d, gate, 2 * F, &d->ff_i8, &down, 1);
 
-        TRY(op->rms_norm(be, d->h, E, x, E, residual, E, w->attn_norm, rows, 1, E, eps, err));
+        TRY(norm_stream(d, attn_in, x, residual, w->attn_norm, rows, err));
         TRY(observe(d, DECODER_INPUT_QKV, d->h, E, rows, E, err));
-        TRY(attention_block(d, b, l, err));
+        TRY(attention_block(d, b, l, &attn_in, qkv, err));
         if (l + 1 == c->n_layers && b->n_logits < rows) {
             /* Behind the last attention, only rows whose logits are asked for matter. */
             if (b->n_logits == 0) {
-                return op->sync(be, err);
+                return 0;
             }
-            TRY(op->gather_rows(be, d->x_last, E, x, E, b->logit_rows, b->n_logits, E, err));
-            TRY(op->gather_rows(be, d->attn_last, Q, attn, Q, b->logit_rows, b->n_logits, Q, err));
+            TRY(op->gather_rows(be, DTYPE_F32, d->x_last, E, x, E, b->logit_rows, b->n_logits, E, err));
+            TRY(op->gather_rows(be, t, d->attn_last, Q, attn, Q, b->logit_rows, b->n_logits, Q, err));
             x = d->x_last;
             attn = d->attn_last;
             rows = b->n_logits;
         }
         TRY(observe(d, DECODER_INPUT_O, attn, Q, rows, Q, err));
         TRY(op->linear(be, attn, Q, rows, &attn_out, 1, err));
-        if (w->post_attn_norm) {
-            TRY(op->rms_norm(be, d->delta, E, d->delta, E, NULL, 0, w->post_attn_norm, rows, 1, E, eps, err));
-        }
-        TRY(op->rms_norm(be, d->h, E, x, E, d->delta, E, w->ffn_norm, rows, 1, E, eps, err));
+        TRY(norm_delta(d, w->post_attn_norm, rows, err));
+        TRY(norm_stream(d, ff_in, x, d->delta, w->ffn_norm, rows, err));
         TRY(observe(d, DECODER_INPUT_GATE_UP, d->h, E, rows, E, err));
-        TRY(op->linear(be, d->h, E, rows, gate_up, 2, err));
-        TRY(op->silu_mul(be, gate, 2 * F, gate, 2 * F, up, 2 * F, rows, F, c->arch->activation, err));
-        TRY(observe(d, DECODER_INPUT_DOWN, gate, 2 * F, rows, F, err));
-        TRY(op->linear(be, gate, 2 * F, rows, &down, 1, err));
-        if (w->post_ffn_norm) {
-            TRY(op->rms_norm(be, d->delta, E, d->delta, E, NULL, 0, w->post_ffn_norm, rows, 1, E, eps, err));
+        TRY(linear(d, ff_in, rows, gate_up, 2, err));
+        if (down_in.q) {
+            TRY(op->silu_mul_i8(be, down_in.q, gate, 2 * F, up, 2 * F, rows, F, c->arch->activation, err));
+        } else {
+            TRY(op->silu_mul(be, gate, 2 * F, gate, 2 * F, up, 2 * F, rows, F, c->arch->activation, err));
         }
+        TRY(observe(d, DECODER_INPUT_DOWN, gate, 2 * F, rows, F, err));
+        TRY(linear(d, down_in, rows, &down, 1, err));
+        TRY(norm_delta(d, w->post_ffn_norm, rows, err));
         residual = d->delta;
     }
+    return norm_stream(d, (struct input){d->h, E, NULL}, x, residual, d->weights.output_norm, rows, err);
+}
 
-    TRY(op->rms_norm(be, d->h, E, x, E, residual, E, d->weights.output_norm, rows, 1, E, eps, err));
-    return decoder_logits(d, 0, rows < d->limits.max_logits ? rows : d->limits.max_logits, err);
+/* logits[n] = the head's product of h[first..first + n) */
+static int head(struct decoder *d, size_t first, size_t n, struct error *err) {
+    const struct linear_part part = {weights_head(&d->weights), NULL, d->logits, d->config.vocab_size, DTYPE_F32};
+    size_t E = d->config.n_embd;
+    return n > 0 ? d->ops->linear(d->backend, column(d, d->h, first * E), E, n, &part, 1, err) : 0;
+}
+
+/* What a launch is sized by. */
+static void largest(struct decoder_batch *b) {
+    b->max_query = b->max_context = 0;
+    for (size_t i = 0; i < b->n_sequences; i++) {
+        size_t query = (size_t)(b->cu_seqlens[i + 1] - b->cu_seqlens[i]), context = (size_t)b->context_lens[i];
+        b->max_query = query > b->max_query ? query : b->max_query;
+        b->max_context = context > b->max_context ? context : b->max_context;
+    }
+}
+
+/* Puts b's arrays where the operations read them. */
+static int place(struct decoder *d, struct decoder_batch *b, struct error *err) {
+    const struct step_arrays host = {b->token_ids,    b->positions,    b->slot_mapping, b->cu_seqlens,
+                                     b->context_lens, b->block_tables, b->logit_rows,   b->rows,
+                                     b->n_sequences,  b->max_blocks,   b->n_logits};
+    struct step_arrays at;
+    TRY(d->ops->step_begin(d->backend, &host, &at, err));
+    b->token_ids = at.token_ids;
+    b->positions = at.positions;
+    b->slot_mapping = at.slot_mapping;
+    b->cu_seqlens = at.cu_seqlens;
+    b->context_lens = at.context_lens;
+    b->block_tables = at.block_tables;
+    b->logit_rows = at.logit_rows;
+    return 0;
+}
+
+int decoder_forward(struct decoder *d, const struct decoder_batch *batch, struct error *err) {
+    struct decoder_batch b = *batch;
+    largest(&b);
+    for (size_t l = 0; b.n_copies > 0 && l < d->config.n_layers; l++) {
+        TRY(d->ops->kv_copy(d->backend, &d->kv[l], b.copy_from, b.copy_to, b.n_copies, err));
+    }
+    if (d->ops->step_begin) {
+        TRY(place(d, &b, err));
+    }
+    TRY(forward_layers(d, &b, err));
+    TRY(head(d, 0, b.n_logits < d->limits.max_logits ? b.n_logits : d->limits.max_logits, err));
+    return d->ops->sync(d->backend, err);
 }
 
 int decoder_logits(struct decoder *d, size_t first, size_t n, struct error *err) {
-    const struct linear_part head = {weights_head(&d->weights), NULL, d->logits, d->config.vocab_size};
-    size_t E = d->config.n_embd;
-    TRY(d->ops->linear(d->backend, column(d, d->h, first * E), E, n, &head, 1, err));
+    TRY(head(d, first, n, err));
     return d->ops->sync(d->backend, err);
 }

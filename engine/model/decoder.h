@@ -22,6 +22,7 @@ struct decoder_batch {
     size_t n_copies; /* before anything is computed, KV block copy_to[i] becomes a copy of copy_from[i], in order */
     int32_t *copy_from, *copy_to;
     int32_t *logit_rows; /* [n_logits], n_logits <= rows: whose logits are asked for, ascending */
+    size_t max_query, max_context; /* decoder_forward fills its own copy: rows and context of the longest sequence */
 };
 
 /* Who wants to see what the products of a layer read, as calibration does: x[rows][ld], `n` features of each row, device
@@ -44,29 +45,31 @@ struct decoder {
     struct model_config config;
     struct weights weights;
     struct rope_table rope, rope_local; /* local: for the sliding layers of an architecture that has one */
-    float *inv_freq;                    /* [2][n_rot / 2] host memory of the tables, owned */
+    float *inv_freq;                    /* [2][n_rot / 2] device memory of the tables, owned */
     struct kv_layer *kv;                /* [n_layers], owned, with their device memory */
     struct decoder_limits limits;
+    enum dtype activation; /* of all activations but x, x_last and logits, which are F32 */
     struct decoder_observer observer; /* see NULL: nobody; set after decoder_open */
 
     /* Workspace, device memory; q_dim = n_heads * head_dim, kv_dim = n_kv_heads * head_dim. */
     void *workspace;
     size_t workspace_bytes;
-    void *x;         /* [max_rows][n_embd] the residual stream */
+    float *x;        /* [max_rows][n_embd] the residual stream */
     void *h;         /* [max_rows][n_embd] normed input of a product; after a step, the head's for all logit_rows */
     void *delta;     /* [max_rows][n_embd] what a block adds to the stream */
     void *qkv;       /* [max_rows][q_dim + 2 kv_dim] */
     void *attn;      /* [max_rows][q_dim] */
     void *gate_up;   /* [max_rows][2 n_ff] */
-    void *x_last;    /* [max_rows][n_embd] rows that go on to the head */
+    float *x_last;   /* [max_rows][n_embd] rows that go on to the head */
     void *attn_last; /* [max_rows][q_dim] */
     void *logits;    /* [max_logits][vocab_size] F32 */
+    struct rows_i8 h_i8, ff_i8; /* [max_rows] h and the down product's input, quantised; of a backend with linear_i8 alone */
 };
 
 /* Bytes of one KV token over all layers; of the workspace. False if a product overflows. */
 bool decoder_kv_token_bytes(const struct model_config *c, enum dtype kv_dtype, size_t *bytes);
-bool decoder_workspace_bytes(const struct model_config *c, enum dtype activation, size_t max_rows, size_t max_logits,
-                             size_t *bytes);
+bool decoder_workspace_bytes(const struct model_config *c, const struct backend_ops *ops, enum dtype activation,
+                             size_t max_rows, size_t max_logits, size_t *bytes);
 
 /* The decoder takes *weights over (also when it fails). The backend must outlive it. */
 int decoder_open(struct decoder *d, const struct model_config *config, struct weights *weights,

@@ -4,8 +4,10 @@
  *
  * Conventions
  *  - Device memory is addressed by plain pointers (`void *`); on the CPU backend these are host pointers.
- *  - Activations are row-major [rows][features] of info.activation_dtype (F32 on the CPU). A row stride `ld`
- *    is counted in elements.
+ *  - Activations are row-major [rows][features] of info.activation_dtype (F32 on the CPU, BF16 on CUDA). A row stride
+ *    `ld` is counted in elements. The residual stream is F32 everywhere.
+ *  - Index arrays (token_ids, positions, slot_mapping, block_tables, ...) are what step_begin returned; of a backend
+ *    without step_begin they are host memory.
  *  - Batches are ragged: `rows` tokens of `n_sequences` sequences, cu_seqlens[n_sequences + 1] says where each begins.
  *  - Every function returns 0, or -1 with *err filled. All are called from the one rank thread of that backend.
  *  - Results do not depend on the company: each row's sums are taken in one fixed order whatever `rows` is.
@@ -18,7 +20,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define BACKEND_ABI 5u /* raise on every change of this header */
+#define BACKEND_ABI 6u /* raise on every change of this header */
 
 enum dtype {
     DTYPE_F32,
@@ -50,9 +52,10 @@ bool dtype_row_bytes(enum dtype t, size_t n, size_t *bytes);
 /* How the rows that meet an I8 weight become integers; s is their scale, z their zero point. The product is
  * y[m][j] = s[m] * scales[j] * sum_i (q[m][i] - z[m]) * W[j][i], the sum exact in 32 bits, the scales applied once. */
 enum activation_quant {
-    ACTIVATION_FLOAT,         /* weight-only: x as it is, the product summed as floats */
-    ACTIVATION_I8_TOKEN,      /* per row: s = absmax / 127, q = x / s to nearest even, z = 0; a row of zeros has s = 1 */
-    ACTIVATION_I8_TOKEN_ZERO, /* per row, asymmetric: s = (max(x, 0) - min(x, 0)) / 255, z = -128 - min / s to nearest even */
+    ACTIVATION_FLOAT,    /* weight-only: x as it is, the product summed as floats */
+    ACTIVATION_I8_TOKEN, /* per row: s = absmax / 127, q = x / s to nearest even, z = 0; a row of zeros has s = 1 */
+    ACTIVATION_I8_TOKEN_ZERO, /* per row, asymmetric: s = (max(x, 0) - min(x, 0)) / 255, z = -128 - min / s to nearest
+                                 even */
     ACTIVATION_I8_STATIC,     /* s = input_scale, z = input_zero_point: q saturates at -128 and 127 */
 };
 
@@ -76,6 +79,16 @@ struct linear_part {
     const float *bias;      /* [n] F32 or NULL */
     void *y;
     size_t ldy;
+    enum dtype y_dtype; /* activation_dtype or F32 */
+};
+
+/* Rows already quantised for weights of ACTIVATION_I8_TOKEN: q[rows][ld] int8, columns from k to ld are zero;
+ * scales[rows]. Device memory. ld is k rounded up to ROWS_I8_PAD. */
+#define ROWS_I8_PAD 64u
+struct rows_i8 {
+    int8_t *q;
+    size_t ld;
+    float *scales;
 };
 
 enum rope_style {
@@ -85,7 +98,7 @@ enum rope_style {
 
 /* cos and sin of position p, pair i are of angle p * inv_freq[i]; both are multiplied by `mscale` (YaRN). */
 struct rope_table {
-    const float *inv_freq; /* [n_rot / 2], host memory, lives as long as the model */
+    const float *inv_freq; /* [n_rot / 2], device memory, lives as long as the model */
     size_t n_rot;          /* rotated features of a head, even, <= head_dim */
     float mscale;          /* 1 unless YaRN */
     enum rope_style style;
@@ -93,14 +106,16 @@ struct rope_table {
 
 enum activation { ACTIVATION_SILU, ACTIVATION_GELU_TANH };
 
-/* KV memory of one layer: [block][2: K, V][kv_head][block_size tokens][head_dim] of `dtype`. With I8 a block's values are
- * followed by its scales, [2: K, V][kv_head][block_size tokens] F16: x = scale * q, symmetric, scale = absmax / 127. */
+/* KV memory of one layer: [block][2: K, V][kv_head][block_size tokens][head_dim] of `dtype`. With I8 a block's values
+ * are followed by its scales, [2: K, V][kv_head][block_size tokens] F16: x = scale * q, symmetric, scale = absmax /
+ * 127. */
 struct kv_layer {
     void *data;
     enum dtype dtype; /* F16, BF16 or I8 */
     size_t n_blocks, block_size, n_kv_heads, head_dim;
 };
-/* Bytes of such memory, SIZE_MAX if they overflow. I8 has one F16 scale beside each head's K and each head's V of a token. */
+/* Bytes of such memory, SIZE_MAX if they overflow. I8 has one F16 scale beside each head's K and each head's V of a
+ * token. */
 size_t kv_layer_bytes(enum dtype dtype, size_t n_blocks, size_t block_size, size_t n_kv_heads, size_t head_dim);
 
 /*
@@ -120,7 +135,10 @@ struct attention_args {
     const int32_t *cu_seqlens;   /* [n_sequences + 1] */
     const int32_t *context_lens; /* [n_sequences], tokens in KV including this step's */
     size_t n_sequences, rows;
-    size_t n_heads, n_kv_heads, head_dim; /* n_heads % n_kv_heads == 0; query head h reads kv head h / (n_heads / n_kv_heads) */
+    size_t max_query;   /* most rows of one sequence, at least that (the host's: a launch is sized by it) */
+    size_t max_context; /* largest of context_lens, at least that */
+    size_t n_heads, n_kv_heads,
+        head_dim; /* n_heads % n_kv_heads == 0; query head h reads kv head h / (n_heads / n_kv_heads) */
     float scale;
     size_t window; /* 0 = no limit */
 };
@@ -130,6 +148,10 @@ struct backend_config {
     size_t max_rows;     /* most rows in one call: workspace is taken for it at open */
     const char *variant; /* CPU: "generic", "avx2", "avx512", "vnni", "amx" to force one; NULL = best */
     uint64_t step_ns;    /* "null" alone: steps end at multiples of this */
+    /* CUDA alone: */
+    size_t ordinal;           /* which device */
+    bool batch_invariant;     /* one order of summing whatever the company is, for 16-bit products too */
+    const char *cache_folder; /* where the timed choices of algorithms are kept; NULL: nowhere */
 };
 
 struct backend_info {
@@ -140,6 +162,20 @@ struct backend_info {
     enum dtype activation_dtype;
     size_t memory_total; /* bytes the device may use */
     bool own_memory;     /* these are the device's; else they are a part of the host's */
+    size_t
+        memory_overhead; /* of these, what is gone when it is open: context, libraries, the backend's own workspace */
+};
+
+/* The index arrays of one step. */
+struct step_arrays {
+    int32_t *token_ids;    /* [rows] */
+    int32_t *positions;    /* [rows] */
+    int32_t *slot_mapping; /* [rows]; -1: a row that only fills up a bucket, stored nowhere */
+    int32_t *cu_seqlens;   /* [n_sequences + 1] */
+    int32_t *context_lens; /* [n_sequences]; 0: fills up a bucket */
+    int32_t *block_tables; /* [n_sequences][max_blocks] */
+    int32_t *logit_rows;   /* [n_logits] */
+    size_t rows, n_sequences, max_blocks, n_logits;
 };
 
 /* A token to choose on the device, from row `logits_row` of the last pass's logits. */
@@ -181,7 +217,8 @@ struct backend_limits {
     double i8_ops_per_s, bf16_ops_per_s, f32_ops_per_s;
 };
 
-struct backend; /* the module's own */
+struct backend;       /* the module's own */
+struct backend_graph; /* operations recorded, the module's own */
 
 struct backend_ops {
     uint32_t abi; /* BACKEND_ABI */
@@ -206,9 +243,9 @@ struct backend_ops {
     int (*weight_load)(struct backend *b, struct weight *w, struct error *err);
     void (*weight_unload)(struct backend *b, struct weight *w);
 
-    /* y[rows][ldy] = scale * table[token_ids[r]][0..k) dequantised */
-    int (*embed)(struct backend *b, void *y, size_t ldy, const struct weight *table, const int32_t *token_ids, size_t rows,
-                 float scale, struct error *err);
+    /* y[rows][ldy] = scale * table[token_ids[r]][0..k) dequantised; y is the residual stream, F32 */
+    int (*embed)(struct backend *b, void *y, size_t ldy, const struct weight *table, const int32_t *token_ids,
+                 size_t rows, float scale, struct error *err);
 
     /* if residual: x[r] += residual[r] (in place); then y[r][i] = x[r][i] / sqrt(mean_i x[r][i]^2 + eps) * w[i].
      * (Zhang & Sennrich 2019.) `groups`: each row holds `groups` vectors of `dim` side by side, normed one by one
@@ -217,18 +254,18 @@ struct backend_ops {
                     const float *w, size_t rows, size_t groups, size_t dim, float eps, struct error *err);
 
     /* Each part: y[r][j] = sum_k x[r][k] W[j][k] (+ bias[j]). All parts share x[rows][ldx] and k. */
-    int (*linear)(struct backend *b, const void *x, size_t ldx, size_t rows, const struct linear_part *parts, size_t n_parts,
-                  struct error *err);
+    int (*linear)(struct backend *b, const void *x, size_t ldx, size_t rows, const struct linear_part *parts,
+                  size_t n_parts, struct error *err);
 
     /* Rotate x[rows][heads * head_dim] in place by positions[rows] (Su et al. 2021, eq. 34). */
-    int (*rope)(struct backend *b, void *x, size_t ldx, size_t heads, size_t head_dim, const int32_t *positions, size_t rows,
-                const struct rope_table *table, struct error *err);
+    int (*rope)(struct backend *b, void *x, size_t ldx, size_t heads, size_t head_dim, const int32_t *positions,
+                size_t rows, const struct rope_table *table, struct error *err);
 
     /* Write K and V rows, [rows][n_kv_heads * head_dim] each, to slots: slot = block * block_size + offset. */
     int (*kv_store)(struct backend *b, struct kv_layer *kv, const void *k, size_t ldk, const void *v, size_t ldv,
                     const int32_t *slot_mapping, size_t rows, struct error *err);
 
-    /* Block to[i] becomes a copy of block from[i], i = 0, 1, .. n - 1 in this order. */
+    /* Block to[i] becomes a copy of block from[i], i = 0, 1, .. n - 1 in this order. from and to are host memory. */
     int (*kv_copy)(struct backend *b, struct kv_layer *kv, const int32_t *from, const int32_t *to, size_t n,
                    struct error *err);
 
@@ -238,14 +275,48 @@ struct backend_ops {
     int (*silu_mul)(struct backend *b, void *y, size_t ldy, const void *gate, size_t ldg, const void *up, size_t ldu,
                     size_t rows, size_t dim, enum activation activation, struct error *err);
 
-    /* y[i] = x[index[i]], i < n */
-    int (*gather_rows)(struct backend *b, void *y, size_t ldy, const void *x, size_t ldx, const int32_t *index, size_t n,
-                       size_t dim, struct error *err);
+    /* y[i] = x[index[i]], i < n; both of dtype (activation_dtype or F32) */
+    int (*gather_rows)(struct backend *b, enum dtype dtype, void *y, size_t ldy, const void *x, size_t ldx,
+                       const int32_t *index, size_t n, size_t dim, struct error *err);
 
     /* NULL: logits are read and tokens chosen on the host (engine/sampler.c). Else tokens[i] for rows[i], i < n. */
     int (*sample)(struct backend *b, const struct sample_row *rows, size_t n, int32_t *tokens, struct error *err);
 
-    /* Both may be NULL. profile: what was counted since the last call that switched it on (*out may be NULL), then on
+    /*
+     * All that follows may be NULL.
+     *
+     * step_begin: the arrays of the next step, host memory, are copied (they may change when it returns); *device has
+     * the same sizes and where the operations find them, always the same places (a graph remembers them).
+     */
+    int (*step_begin)(struct backend *b, const struct step_arrays *host, struct step_arrays *device, struct error *err);
+
+    /* With this, the residual stream differs in type from other activations. x[r] += residual[r] (in place, x F32,
+     * residual activation_dtype or NULL); then the rms_norm of x[r] goes to y, or quantised to *q where that is not
+     * NULL. */
+    int (*add_rms_norm)(struct backend *b, void *y, size_t ldy, const struct rows_i8 *q, float *x, size_t ldx,
+                        const void *residual, size_t ldr, const float *w, size_t rows, size_t dim, float eps,
+                        struct error *err);
+
+    /* Fused forms. silu_mul_i8: silu_mul whose result is quantised. linear_i8: every part's weight is I8 with
+     * ACTIVATION_I8_TOKEN. rope_kv_store: rope of q and k, then kv_store; qkv[rows][ld] holds q, k and v side by side.
+     * All three together, or none. */
+    int (*silu_mul_i8)(struct backend *b, const struct rows_i8 *q, const void *gate, size_t ldg, const void *up,
+                       size_t ldu, size_t rows, size_t dim, enum activation activation, struct error *err);
+    int (*linear_i8)(struct backend *b, const struct rows_i8 *x, size_t rows, const struct linear_part *parts,
+                     size_t n_parts, struct error *err);
+    int (*rope_kv_store)(struct backend *b, void *qkv, size_t ld, size_t n_heads, size_t n_kv_heads, size_t head_dim,
+                         const int32_t *positions, const int32_t *slot_mapping, size_t rows,
+                         const struct rope_table *table, struct kv_layer *kv, struct error *err);
+
+    /* Graphs: what is called between begin and end is recorded, not done (no sync, alloc, upload or step_begin there;
+     * when one of them fails, end must still be called). launch does it again, with what lies in the arrays of
+     * step_begin. */
+    int (*graph_begin)(struct backend *b, struct error *err);
+    int (*graph_end)(struct backend *b, struct backend_graph **out, struct error *err);
+    int (*graph_launch)(struct backend *b, struct backend_graph *graph, struct error *err);
+    void (*graph_free)(struct backend *b, struct backend_graph *graph);
+
+    /* profile: what was counted since the last call that switched it on (*out may be NULL), then on
      * (from zero) or off. measure: the machine's limits; nothing else may run. */
     int (*profile)(struct backend *b, bool on, struct backend_profile *out, struct error *err);
     int (*measure)(struct backend *b, struct backend_limits *out, struct error *err);

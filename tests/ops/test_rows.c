@@ -187,13 +187,13 @@ static void test_gather(const struct fixture *f, struct random *r, size_t rows, 
         index[i] = (int32_t)(random_u64(r) % rows);
     }
     float *z = rows_random(r, N, ld, dim, 1);
-    OK(f->ops->gather_rows(f->b[threads - 1], z, ld, x, ld, index, N, dim, &err));
+    OK(f->ops->gather_rows(f->b[threads - 1], DTYPE_F32, z, ld, x, ld, index, N, dim, &err));
     for (size_t i = 0; i < N; i++) {
         CHECK(same_bits(z + i * ld, x + (size_t)index[i] * ld, dim), "gather_rows of %zu", dim);
     }
     check_guard("gather_rows", z, N, ld, dim);
     index[3] = -1;
-    CHECK(f->ops->gather_rows(f->b[0], z, ld, x, ld, index, N, dim, &err) < 0, "gather_rows takes row -1");
+    CHECK(f->ops->gather_rows(f->b[0], DTYPE_F32, z, ld, x, ld, index, N, dim, &err) < 0, "gather_rows takes row -1");
     free(x), free(z);
 }
 

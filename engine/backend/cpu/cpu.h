@@ -20,8 +20,8 @@ enum {
         1024, /* keys of a segment, the unit that a long context is split by: a multiple of ATTENTION_KEYS */
     ATTENTION_QUERIES = 48, /* most queries of a task */
     MAX_HEAD_DIM = 1024,
-    QUANT_BLOCK = 32,  /* activations that share a scale where weights are GGUF blocks (linear_block.h) */
-    QUANT_TOP = 8191,  /* their largest magnitude */
+    QUANT_BLOCK = 32, /* activations that share a scale where weights are GGUF blocks (linear_block.h) */
+    QUANT_TOP = 8191, /* their largest magnitude */
 };
 
 /*
@@ -47,7 +47,8 @@ struct linear_tile {
     size_t ldy;
     size_t n0, n1;
     float *scratch; /* [LINEAR_PANEL * LINEAR_CHUNK] */
-    const uint8_t *quants; /* the same rows as integers, quants_stride bytes from one to the next; packed blocks alone */
+    const uint8_t
+        *quants; /* the same rows as integers, quants_stride bytes from one to the next; packed blocks alone */
     size_t quants_stride;
 };
 
@@ -162,7 +163,7 @@ struct backend {
     char *i8_rows;       /* [max_rows rounded up to 32] rows, room for the largest k of the I8 weights loaded so far */
     size_t i8_row_bytes;
     struct i8_chunk *i8_chunks; /* memory of I8 weights (weight_i8.c) */
-    uint8_t *quants;                /* [max_rows][quant_row_bytes(quants_k)], for the largest k of a packed weight */
+    uint8_t *quants;            /* [max_rows][quant_row_bytes(quants_k)], for the largest k of a packed weight */
     size_t quants_k;
     struct arena packed; /* weights */
     struct rope_cache rope[ROPE_CACHES];
@@ -176,7 +177,8 @@ static inline float *worker_scratch(const struct backend *b, size_t worker) {
     return b->scratch + worker * b->scratch_floats;
 }
 
-/* Room for max_rows rows of x as integers, up to k of them; taken when a weight is loaded, so that a step takes none. */
+/* Room for max_rows rows of x as integers, up to k of them; taken when a weight is loaded, so that a step takes none.
+ */
 int cpu_grow_quants(struct backend *b, size_t k, struct error *err);
 /* -1 with a sentence if a call has more rows than the workspace was taken for. */
 int check_rows(const struct backend *b, const char *op, size_t rows, struct error *err);
@@ -203,8 +205,8 @@ int cpu_kv_copy(struct backend *b, struct kv_layer *kv, const int32_t *from, con
 int cpu_attention(struct backend *b, const struct attention_args *args, struct error *err);
 int cpu_silu_mul(struct backend *b, void *y, size_t ldy, const void *gate, size_t ldg, const void *up, size_t ldu,
                  size_t rows, size_t dim, enum activation activation, struct error *err);
-int cpu_gather_rows(struct backend *b, void *y, size_t ldy, const void *x, size_t ldx, const int32_t *index, size_t n,
-                    size_t dim, struct error *err);
+int cpu_gather_rows(struct backend *b, enum dtype dtype, void *y, size_t ldy, const void *x, size_t ldx,
+                    const int32_t *index, size_t n, size_t dim, struct error *err);
 
 /* The same, timed while profiling is on (profile.c); and the operation `profile`. */
 int profiled_embed(struct backend *b, void *y, size_t ldy, const struct weight *table, const int32_t *token_ids,
@@ -220,8 +222,8 @@ int profiled_kv_store(struct backend *b, struct kv_layer *kv, const void *k, siz
 int profiled_attention(struct backend *b, const struct attention_args *args, struct error *err);
 int profiled_silu_mul(struct backend *b, void *y, size_t ldy, const void *gate, size_t ldg, const void *up, size_t ldu,
                       size_t rows, size_t dim, enum activation activation, struct error *err);
-int profiled_gather_rows(struct backend *b, void *y, size_t ldy, const void *x, size_t ldx, const int32_t *index,
-                         size_t n, size_t dim, struct error *err);
+int profiled_gather_rows(struct backend *b, enum dtype dtype, void *y, size_t ldy, const void *x, size_t ldx,
+                         const int32_t *index, size_t n, size_t dim, struct error *err);
 int cpu_profile(struct backend *b, bool on, struct backend_profile *out, struct error *err);
 int cpu_measure(struct backend *b, struct backend_limits *out, struct error *err);
 
@@ -237,8 +239,8 @@ bool cpu_has_vnni(void);   /* AVX-512 VNNI, and the above */
 bool cpu_has_bf16(void);   /* AVX-512 BF16, and the above: no variant of its own */
 bool cpu_has_amx(void);    /* AMX tiles of int8 and BF16, and all of the above; asks the kernel for the tiles' state */
 
-/* Threads that this process may keep busy: one a core of its affinity mask, both of a single core's CPUs, and no more than
- * the cgroup's quota where there is one. At least 1. */
+/* Threads that this process may keep busy: one a core of its affinity mask, both of a single core's CPUs, and no more
+ * than the cgroup's quota where there is one. At least 1. */
 size_t cpu_available_threads(void);
 /* Bytes of memory this process may use: the machine's, or the cgroup's limit. */
 size_t cpu_available_memory(void);

@@ -113,10 +113,14 @@ int cpu_silu_mul(struct backend *b, void *y, size_t ldy, const void *gate, size_
     return 0;
 }
 
-int cpu_gather_rows(struct backend *b, void *y, size_t ldy, const void *x, size_t ldx, const int32_t *index, size_t n,
-                    size_t dim, struct error *err) {
+int cpu_gather_rows(struct backend *b, enum dtype dtype, void *y, size_t ldy, const void *x, size_t ldx,
+                    const int32_t *index, size_t n, size_t dim, struct error *err) {
     if (check_rows(b, "gather_rows", n, err) < 0) {
         return -1;
+    }
+    if (dtype != DTYPE_F32) {
+        return error_set(err, ERROR_INTERNAL, "gather_rows: activations of the CPU backend are F32, not %s",
+                         dtype_info(dtype)->name);
     }
     for (size_t i = 0; i < n; i++) {
         if (index[i] < 0 || (size_t)index[i] >= b->max_rows) {

@@ -95,7 +95,7 @@ int profiled_silu_mul(struct backend *b, void *y, size_t ldy, const void *gate, 
     PROFILED(BACKEND_OP_SILU_MUL, cpu_silu_mul(b, y, ldy, gate, ldg, up, ldu, rows, dim, activation, err));
 }
 
-int profiled_gather_rows(struct backend *b, void *y, size_t ldy, const void *x, size_t ldx, const int32_t *index,
-                         size_t n, size_t dim, struct error *err) {
-    PROFILED(BACKEND_OP_GATHER_ROWS, cpu_gather_rows(b, y, ldy, x, ldx, index, n, dim, err));
+int profiled_gather_rows(struct backend *b, enum dtype dtype, void *y, size_t ldy, const void *x, size_t ldx,
+                         const int32_t *index, size_t n, size_t dim, struct error *err) {
+    PROFILED(BACKEND_OP_GATHER_ROWS, cpu_gather_rows(b, dtype, y, ldy, x, ldx, index, n, dim, err));
 }

@@ -167,9 +167,9 @@ static int null_silu_mul(struct backend *b, void *y, size_t ldy, const void *gat
     return 0;
 }
 
-static int null_gather_rows(struct backend *b, void *y, size_t ldy, const void *x, size_t ldx, const int32_t *index,
-                            size_t n, size_t dim, struct error *err) {
-    (void)b, (void)y, (void)ldy, (void)x, (void)ldx, (void)index, (void)n, (void)dim, (void)err;
+static int null_gather_rows(struct backend *b, enum dtype dtype, void *y, size_t ldy, const void *x, size_t ldx,
+                            const int32_t *index, size_t n, size_t dim, struct error *err) {
+    (void)b, (void)dtype, (void)y, (void)ldy, (void)x, (void)ldx, (void)index, (void)n, (void)dim, (void)err;
     return 0;
 }
 
