@@ -189,6 +189,34 @@ struct sample_row {
     size_t n_candidates;       /* >= 1 */
 };
 
+/*
+ * A choice on the device, of the sampler's arithmetic (engine/sampler_math.h): equal choices for equal logits.
+ *
+ * What happens to one logit first: z += bias; with count != 0 the penalties (count > 0: how often it was generated, -1:
+ * it is in the prompt alone); masked: z = -infinity.
+ */
+struct logit_edit {
+    int32_t id;
+    int32_t count;
+    float bias;
+    uint32_t masked;
+};
+enum choice_stage { CHOICE_TEMPERATURE, CHOICE_TOP_K, CHOICE_TOP_P, CHOICE_MIN_P, CHOICE_STAGES };
+struct choice_row {
+    size_t logits_row;              /* of the last pass */
+    const struct logit_edit *edits; /* [n_edits], host memory, each id once */
+    size_t n_edits;
+    float repetition_penalty, frequency_penalty, presence_penalty;
+    bool greedy;                             /* the largest, of equal ones the lowest id; no stages then */
+    uint8_t n_stages, stages[CHOICE_STAGES]; /* enum choice_stage, in the order they act */
+    float temperature, top_p, min_p;
+    uint32_t top_k, min_keep; /* >= 1 */
+    uint64_t random;          /* uniform: decides among what is left */
+};
+/* In place of a token: a logit is NaN or infinite; none may be chosen. */
+#define CHOICE_NONFINITE (-1)
+#define CHOICE_NO_TOKEN (-2)
+
 /* Where the time of the calls since profiling was switched on went. */
 enum backend_op {
     BACKEND_OP_EMBED,
@@ -307,6 +335,12 @@ struct backend_ops {
     int (*rope_kv_store)(struct backend *b, void *qkv, size_t ld, size_t n_heads, size_t n_kv_heads, size_t head_dim,
                          const int32_t *positions, const int32_t *slot_mapping, size_t rows,
                          const struct rope_table *table, struct kv_layer *kv, struct error *err);
+
+    /* tokens[i] for rows[i], i < n <= max_rows, from the logits [..][vocab_size] of the last pass; waits. choice_edits
+     * is the most that the edits of all rows may be together; both or none. */
+    int (*choose)(struct backend *b, const float *logits, size_t vocab_size, const struct choice_row *rows, size_t n,
+                  int32_t *tokens, struct error *err);
+    size_t choice_edits;
 
     /* Graphs: what is called between begin and end is recorded, not done (no sync, alloc, upload or step_begin there;
      * when one of them fails, end must still be called). launch does it again, with what lies in the arrays of

@@ -1,7 +1,7 @@
 /*
  * The launchers: one function for each operation, in the .cu file of its name. All of them queue on `stream` and return
- * the error of the launch; none waits, none allocates. Pointers are device memory unless said otherwise; activations are
- * BF16, row-major, strides in elements. Shapes, formulas and rounding are described in the .cu files. Any rows >= 1
+ * the error of the launch; none waits, none allocates. Pointers are device memory unless said otherwise; activations
+ * are BF16, row-major, strides in elements. Shapes, formulas and rounding are described in the .cu files. Any rows >= 1
  * (0: nothing happens).
  *
  * On the emulator these are the same functions, compiled by the host compiler.
@@ -101,6 +101,24 @@ cudaError_t cuda_attention(const struct cuda_device *device, const struct attent
                            size_t workspace_bytes, cudaStream_t stream);
 size_t cuda_attention_workspace(const struct cuda_device *device, size_t max_sequences, size_t n_heads, size_t head_dim,
                                 size_t max_context);
+
+/* ---- sampling: sample.cu ---- */
+
+/* A choice_row as the kernel reads it; edits index into one array. */
+struct cuda_choice {
+    uint32_t logits_row, first_edit, n_edits, top_k, min_keep;
+    float repetition_penalty, frequency_penalty, presence_penalty;
+    float temperature, top_p, min_p;
+    uint8_t greedy, n_stages, stages[CHOICE_STAGES];
+    uint64_t random;
+};
+/* tokens[n], n <= CUDA_CHOICE_ROWS; logits[..][vocab_size]; workspace: cuda_choose_workspace bytes. */
+#define CUDA_CHOICE_ROWS 64
+#define CUDA_CHOICE_EDITS 65536 /* of one call of the operation */
+cudaError_t cuda_choose(const float *logits, size_t vocab_size, const struct cuda_choice *choices,
+                        const struct logit_edit *edits, size_t n, int32_t *tokens, void *workspace,
+                        cudaStream_t stream);
+size_t cuda_choose_workspace(size_t vocab_size);
 
 #ifdef __cplusplus
 }
