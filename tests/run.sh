@@ -158,7 +158,7 @@ command_test() {
     INFERD_TEST_SLOW=5 run_soak build-asan ' (asan, ubsan)' --model "$top/build-asan/tiny.gguf" --device null --faults --seconds 20
 
     # another compiler's warnings and code
-    CC=clang configure build-clang --buildtype debug
+    CC=clang configure build-clang --buildtype debug -Dcuda=disabled
     compile build-clang
     run_native build-clang ' (clang, debug)' --timeout-multiplier 4 --suite unit
 

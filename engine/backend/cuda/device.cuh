@@ -8,6 +8,8 @@
  *  - Shared memory is one structure a kernel, declared by SHARED alone; its size is given at launch.
  *  - Vector access is by load_16 / store_16, 16-byte aligned.
  *  - Sums are taken in a fixed order. No <<<>>>: LAUNCH.
+ *  - nvcc does not fuse a * b + c by itself here (-fmad=false), for then a sum could have other bits in another kernel:
+ *    say fma_f32 wherever one rounding is meant, which is what is fast.
  *  - Launch geometry is computed in plain C++ outside of kernels.
  */
 #ifndef INFERD_CUDA_DEVICE_CUH
