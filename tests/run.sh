@@ -118,19 +118,24 @@ fuzz_one() { # NAME SECONDS
 # The Python environment of the API tests, remade when its list or the interpreter changes.
 make_venv() {
     local base stamp want log=$cache/venv.log
+    local -a lists=(-r "$top/tests/requirements.txt")
+    ! has_nvcc || lists+=(-r "$top/tests/gpu/requirements.txt")
     base=$(find_python venv) || die "the API tests need Python's venv module: install python3-venv"
     venv=$cache/venv
     stamp=$venv/.bootstrap
-    want=$("$base" --version && cat "$top/tests/requirements.txt")
+    want=$("$base" --version && for list in "${lists[@]}"; do [ "$list" = -r ] || cat "$list"; done)
     [ "$(cat "$stamp" 2>/dev/null)" != "$want" ] || return 0
     say "making the Python environment of the API tests"
     rm -rf "$venv"
     if ! { "$base" -m venv "$venv" && "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
-        -r "$top/tests/requirements.txt"; } >"$log" 2>&1; then
+        "${lists[@]}"; } >"$log" 2>&1; then
         die "the Python environment could not be made (no network?): $(reason_in "$log") (all of it: $log)"
     fi
     printf '%s\n' "$want" >"$stamp"
 }
+
+# The CUDA toolkit is used where it is, and never brought: without it the tests that need it skip.
+has_nvcc() { command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; }
 
 command_test() {
     local start=$SECONDS venv python
@@ -139,6 +144,10 @@ command_test() {
     bring_gemma
     make_venv
     python=$venv/bin/python
+    if has_nvcc; then
+        INFERD_CUOBJDUMP=$(compgen -G "$venv/lib/python3*/site-packages/nvidia/*/bin/cuobjdump" || true)
+        export INFERD_CUOBJDUMP
+    fi
     export INFERD_TEST_MODEL=$cache/models/$demo_file INFERD_TEST_GEMMA=$cache/models/$gemma_file
 
     # as shipped
