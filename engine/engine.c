@@ -80,6 +80,7 @@ void engine_config_default(struct engine_config *c) {
         .scheduling = "fcfs",
         .priority_ageing = 60,
         .prefix_cache = true,
+        .cuda_graphs = true,
     };
 }
 
@@ -668,7 +669,7 @@ int engine_open(const struct engine_config *config, struct engine **out, struct 
     sem_destroy(&opening.done);
     /* The strings belong to the caller and are not needed any more. */
     e->config.model = e->config.device = e->config.cpu_variant = e->config.scheduling = NULL;
-    e->config.weights = e->config.kv_dtype = NULL;
+    e->config.weights = e->config.kv_dtype = e->config.cuda_module = e->config.cache_folder = NULL;
     *out = e;
     return 0;
 fail:
@@ -709,6 +710,8 @@ void engine_get_info(const struct engine *e, struct engine_info *out) {
         .architecture = c->arch->name,
         .model_name = e->model_name,
         .backend = r->backend_info.name,
+        .device = r->backend_info.device,
+        .device_why = r->device_why,
         .variant = r->backend_info.variant,
         .threads = r->backend_info.threads,
         .n_layers = c->n_layers,

@@ -114,7 +114,7 @@ int calibration_open(struct calibration *c, const struct calibration_options *o,
     made.config.n_layers = 1;
     made.config.tied_head = true;
     if (read_samples(&made, o, text, err) < 0 || take_memory(&made, err) < 0 ||
-        backend_find("cpu", &made.ops, err) < 0) {
+        backend_find("cpu", NULL, &made.ops, err) < 0) {
         calibration_close(&made);
         return -1;
     }

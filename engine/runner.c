@@ -81,8 +81,7 @@ static int open_all(struct runner *r, const struct engine_config *config, size_t
     if (find_kv_dtype(config->kv_dtype, &kv_dtype, err) < 0 ||
         weights_format_parse(config->weights, &format, err) < 0 ||
         (available == 0 && memory_available(&available, err) < 0) ||
-        model_file_open(config->model, &r->file, err) < 0 || model_config_load(r->file, &model, err) < 0 ||
-        backend_find(config->device ? config->device : "auto", &r->ops, err) < 0) {
+        model_file_open(config->model, &r->file, err) < 0 || model_config_load(r->file, &model, err) < 0) {
         return -1;
     }
     const struct backend_config backend = {
@@ -90,11 +89,11 @@ static int open_all(struct runner *r, const struct engine_config *config, size_t
         .max_rows = r->max_rows,
         .variant = config->cpu_variant,
         .step_ns = config->null_step_ns,
+        .batch_invariant = config->batch_invariant,
+        .cache_folder = config->cache_folder,
     };
-    if (r->ops->abi != BACKEND_ABI) {
-        return error_set(err, ERROR_DEVICE, "the backend %s was built for another version of inferd", r->ops->name);
-    }
-    if (r->ops->open(&backend, &r->backend, err) < 0) {
+    if (backend_open(config->device ? config->device : "auto", config->cuda_module, &backend, &r->ops, &r->backend,
+                     r->device_why, err) < 0) {
         return -1;
     }
     r->ops->info(r->backend, &r->backend_info);

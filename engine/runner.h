@@ -14,6 +14,7 @@ struct runner {
     const struct backend_ops *ops;
     struct backend *backend;
     struct backend_info backend_info;
+    char device_why[BACKEND_WHY]; /* see backend_open */
     struct model_file *file;
     struct decoder decoder;
     struct decoder_batch batch; /* arrays of host_alloc, with room for the largest step */

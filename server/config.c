@@ -32,8 +32,9 @@ static const struct setting rows[] = {
     {AT(insecure), SETTING_BOOL, .initial = "false", .group = "Listening",
      .help = "allow an address that others can reach without any key"},
 
-    {AT(device), SETTING_CHOICE, .initial = "auto", .choices = "auto cpu null", .group = "Machine", .flags = SETTING_ENGINE,
-     .help = "where to compute; null computes nothing and makes answers up, to measure the server alone"},
+    {AT(device), SETTING_CHOICE, .initial = "auto", .choices = "auto cpu cuda cuda:N null", .group = "Machine", .flags = SETTING_ENGINE,
+     .help = "where to compute: cuda is the first GPU, cuda:N the one with that number (from 0); auto takes the first GPU where one "
+             "can be used, else the CPU; null computes nothing and makes answers up, to measure the server alone"},
     {AT(threads), SETTING_INT, .initial = "0", .min = 0, .max = 1024, .group = "Machine", .flags = SETTING_ENGINE,
      .help = "CPU threads that compute; 0: all that the process may use"},
     {AT(cpu_variant), SETTING_CHOICE, .initial = "auto", .choices = "auto generic avx2 avx512 vnni amx", .group = "Machine",
@@ -43,6 +44,15 @@ static const struct setting rows[] = {
      .help = "the number format of the weights, made at load where the file has another; auto: the file's own"},
     {AT(memory_utilization), SETTING_NUMBER, .initial = "0.9", .min = 0.01, .max = 1, .group = "Machine",
      .flags = SETTING_ENGINE, .help = "share of the device's memory that may be used"},
+    {AT(batch_invariant), SETTING_BOOL, .initial = "false", .group = "Machine", .flags = SETTING_ENGINE,
+     .help = "on a GPU: the same bits for a request whatever else is computed with it, at the price of some speed; on a CPU it "
+             "always is so"},
+    {AT(cuda_graphs), SETTING_BOOL, .initial = "true", .group = "Machine", .flags = SETTING_ENGINE,
+     .help = "on a GPU: record steps that only make tokens once at the start, and launch each as a whole"},
+    {AT(cuda_module), SETTING_STRING, .initial = "", .value = "FILE", .group = "Machine", .flags = SETTING_ENGINE,
+     .help = "the module for GPUs; empty: inferd-cuda.so beside the executable, else where it was installed"},
+    {AT(cache_folder), SETTING_STRING, .initial = "", .value = "FOLDER", .group = "Machine", .flags = SETTING_ENGINE,
+     .help = "where a GPU's measured choices of algorithms are kept for the next start; empty: nowhere"},
     {AT(null_step_time), SETTING_SECONDS, .initial = "0", .min = 0, .max = 3600, .group = "Machine", .flags = SETTING_ENGINE,
      .help = "device null alone: how long a step takes; 0: as short as it can be"},
 
@@ -284,6 +294,10 @@ void config_engine(const struct config *c, struct engine_config *out) {
     out->kv_block_size = c->kv_block_size;
     out->memory_utilization = c->memory_utilization;
     out->kv_tokens = c->kv_tokens;
+    out->batch_invariant = c->batch_invariant;
+    out->cuda_graphs = c->cuda_graphs;
+    out->cuda_module = c->cuda_module[0] ? c->cuda_module : NULL;
+    out->cache_folder = c->cache_folder[0] ? c->cache_folder : NULL;
     out->null_step_ns = (uint64_t)(c->null_step_time * 1e9 + 0.5);
 }
 

@@ -32,7 +32,7 @@ struct config {
     bool insecure; /* a public address without keys is allowed */
 
     /* engine: config_engine() hands these over */
-    char *device;      /* "auto", "cpu", "null" */
+    char *device;      /* "auto", "cpu", "cuda", "cuda:N", "null" */
     char *cpu_variant; /* "auto", "generic", "avx2", "avx512", "vnni", "amx" */
     size_t threads;    /* 0 = all the process may use */
     size_t max_model_len;
@@ -49,6 +49,8 @@ struct config {
     bool prefix_cache;
     size_t speculative_tokens; /* drafted in a step for a request that does not say; 0 = off */
     double memory_utilization;
+    bool batch_invariant, cuda_graphs;
+    char *cuda_module, *cache_folder; /* "" = none named */
     double null_step_time; /* s, device "null" alone */
 
     /* requests */

@@ -136,6 +136,9 @@ static void load_after(void *arg) {
     make_fingerprint(s);
     s->phase = SERVER_READY;
     const struct engine_info *i = &s->info;
+    if (i->device_why[0]) {
+        log_info("device = auto takes %s", i->device_why);
+    }
     log_info("serving %s (%s, %.0fM parameters, weights %s) on %s %s with %zu threads: context of %zu tokens, KV memory for %zu, "
              "%zu sequences at once",
              s->model, i->architecture, (double)i->n_parameters / 1e6, i->weights, i->backend, i->variant, i->threads,

@@ -53,6 +53,20 @@ static bool list_contains(const char *list, const char *word, size_t len) {
     }
 }
 
+/* Is it one of the words, or made after one that ends with ":N"? */
+static bool is_choice(const char *choices, const char *text) {
+    size_t n, head = strcspn(text, ":") + 1, digits = text[head - 1] ? strspn(text + head, "0123456789") : 0;
+    if (digits > 0 && digits <= 4 && text[head + digits] == '\0') {
+        for (size_t i = 0; list_word(choices, i, &n); i++) {
+            const char *w = list_word(choices, i, &n);
+            if (n == head + 1 && w[head] == 'N' && memcmp(w, text, head) == 0) {
+                return true;
+            }
+        }
+    }
+    return list_contains(choices, text, strlen(text));
+}
+
 int settings_init(struct settings t, void *base, struct error *err) {
     for (size_t i = 0; i < t.n; i++) {
         if (is_string(&t.rows[i])) {
@@ -265,7 +279,7 @@ int setting_set(const struct setting *s, void *base, const char *shown, const ch
         return 0;
     case SETTING_STRING:
     case SETTING_CHOICE:
-        if (s->type == SETTING_CHOICE ? !list_contains(s->choices, text, strlen(text)) : has_control(text)) {
+        if (s->type == SETTING_CHOICE ? !is_choice(s->choices, text) : has_control(text)) {
             return refuse(s, shown, text, err);
         }
         char *copy = strdup(text);

@@ -36,7 +36,7 @@ struct setting {
     size_t offset;       /* of the field in the struct that the table describes */
     const char *initial; /* the default, as one would write it */
     double min, max;     /* of INT, SIZE, SECONDS, NUMBER; both inclusive, at most 2^53 */
-    const char *choices; /* of CHOICE: words parted by spaces */
+    const char *choices; /* of CHOICE: words parted by spaces; "x:N" stands for x:0, x:1, ... */
     const char *value;   /* what --help calls the value: "PATH"; NULL = by type */
     const char *alias;   /* further names parted by spaces; one letter: a short flag. NULL = none */
     const char *group;   /* heading; rows of a group lie together */

@@ -26,7 +26,7 @@ static void cpu_variant(struct buf *out) {
     struct backend *b;
     struct error err;
     const struct backend_config config = {.threads = 1, .max_rows = 1};
-    if (backend_find("cpu", &ops, &err) == 0 && ops->open(&config, &b, &err) == 0) {
+    if (backend_find("cpu", NULL, &ops, &err) == 0 && ops->open(&config, &b, &err) == 0) {
         struct backend_info info;
         ops->info(b, &info);
         buf_puts(out, info.variant);

@@ -20,7 +20,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define BACKEND_ABI 6u /* raise on every change of this header */
+#define BACKEND_ABI 7u /* raise on every change of this header */
 
 enum dtype {
     DTYPE_F32,
@@ -164,6 +164,15 @@ struct backend_info {
     bool own_memory;     /* these are the device's; else they are a part of the host's */
     size_t
         memory_overhead; /* of these, what is gone when it is open: context, libraries, the backend's own workspace */
+    bool memory_is_ours; /* what is left is of no use to others: KV takes all that may be used */
+};
+
+/* The largest shapes of all calls to come. */
+struct backend_shapes {
+    size_t max_rows, max_sequences;
+    size_t max_blocks;  /* entries of a sequence in step_arrays.block_tables: always this many from then on */
+    size_t max_context; /* tokens of a sequence */
+    size_t n_heads, n_kv_heads, head_dim;
 };
 
 /* The index arrays of one step. */
@@ -176,6 +185,7 @@ struct step_arrays {
     int32_t *block_tables; /* [n_sequences][max_blocks] */
     int32_t *logit_rows;   /* [n_logits] */
     size_t rows, n_sequences, max_blocks, n_logits;
+    size_t used_blocks; /* <= max_blocks: in each row of block_tables, entries behind these are not looked at */
 };
 
 /* A token to choose on the device, from row `logits_row` of the last pass's logits. */
@@ -318,6 +328,13 @@ struct backend_ops {
      */
     int (*step_begin)(struct backend *b, const struct step_arrays *host, struct step_arrays *device, struct error *err);
 
+    /* reserve: after the weights and before KV memory; all memory that calls of these shapes need is taken, and nothing
+     * later. memory_used: bytes of the device that anybody has now. ready: start-up is over, nothing is measured or
+     * taken from now on. */
+    int (*reserve)(struct backend *b, const struct backend_shapes *shapes, struct error *err);
+    int (*memory_used)(struct backend *b, size_t *bytes, struct error *err);
+    int (*ready)(struct backend *b, struct error *err);
+
     /* With this, the residual stream differs in type from other activations. x[r] += residual[r] (in place, x F32,
      * residual activation_dtype or NULL); then the rms_norm of x[r] goes to y, or quantised to *q where that is not
      * NULL. */
@@ -356,8 +373,24 @@ struct backend_ops {
     int (*measure)(struct backend *b, struct backend_limits *out, struct error *err);
 };
 
-/* The registry (engine/backend/registry.c): by name ("cpu", "null"); "auto" is the best that computes. ERROR_DEVICE if
- * there is none. */
-int backend_find(const char *name, const struct backend_ops **out, struct error *err);
+/*
+ * The registry (engine/backend/registry.c). Devices by name: "cpu", "null", "cuda" or "cuda:N", "auto". The CUDA backend
+ * is a module, inferd-cuda.so, that exports BACKEND_CUDA_SYMBOL, a function without arguments that returns its table. It
+ * is `module` where that is not NULL, else it is looked for beside the executable, then in inferd/ of the installed
+ * library folder. A module stays loaded.
+ */
+#define BACKEND_CUDA_SYMBOL "inferd_backend_cuda"
+
+/* The table of a device that is named (not "auto"). ERROR_DEVICE if there is none. */
+int backend_find(const char *name, const char *module, const struct backend_ops **out, struct error *err);
+
+/*
+ * Find and open. "auto": CUDA device 0 where the module is and a GPU that it can use, else the CPU; the null device must
+ * be named. config->ordinal is set by the name. *why (of BACKEND_WHY bytes, "" unless "auto") says in a sentence what was
+ * chosen and why.
+ */
+#define BACKEND_WHY 640
+int backend_open(const char *name, const char *module, const struct backend_config *config,
+                 const struct backend_ops **ops, struct backend **out, char *why, struct error *err);
 
 #endif

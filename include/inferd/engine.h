@@ -20,7 +20,7 @@ struct engine;
 struct engine_config {
     const char *model;          /* path */
     const char *chat_template;  /* for text_choose_chat_template; NULL = the model's own */
-    const char *device;         /* "auto", "cpu" */
+    const char *device;         /* "auto", "cpu", "cuda", "cuda:N", "null" */
     const char *cpu_variant;    /* NULL = best */
     const char *weights;        /* "auto": as the file has them; "int8": W8A8, "int8-weight-only", "bf16": made at load */
     const char *kv_dtype;       /* "f16", "bf16", "int8" */
@@ -34,6 +34,10 @@ struct engine_config {
     double priority_ageing;     /* s of waiting that are worth one level of priority, 0 = never */
     bool prefix_cache;          /* blocks of computed tokens are kept and found again */
     size_t speculative_tokens;  /* most tokens drafted in a step for a request that does not say; 0 = off */
+    const char *cuda_module;    /* the file; NULL = beside the executable or where it was installed */
+    const char *cache_folder;   /* where a device may keep what it measured, NULL = nowhere */
+    bool batch_invariant;       /* on a GPU: the same bits whatever else is in a step (a CPU's always are) */
+    bool cuda_graphs;           /* decode steps are recorded at open and launched as a whole */
     uint64_t null_step_ns;      /* device "null" alone: how long a step takes */
     size_t kv_block_size;       /* tokens in a KV block, a power of two 8..256 */
     double memory_utilization;  /* share of the device's memory that may be used, (0, 1] */
@@ -45,6 +49,8 @@ struct engine_info {
     const char *architecture; /* "llama", "qwen2", ... */
     const char *model_name;   /* from the file's metadata, or its file name */
     const char *backend;      /* "cpu" */
+    const char *device;       /* for people */
+    const char *device_why;   /* device "auto": what was chosen and why, a sentence without its end; else "" */
     const char *variant;      /* "avx512" */
     size_t threads;
     size_t n_layers, n_parameters;

@@ -115,13 +115,37 @@ static void one(struct engine *e, const struct engine_request *r, struct outcome
 }
 
 static void must_be_named(void) {
+    static const char *const nobody[] = {"", "nul", "auto", "cuda:", "cuda:x", "cuda:1x", "cuda1", "cuda:99999", "cuda:-1"};
+    const struct backend_ops *ops;
+    struct backend *b;
+    struct error err;
+    char why[BACKEND_WHY];
+    const struct backend_config config = {.threads = 1, .max_rows = 1};
+    CHECK(backend_find("cpu", NULL, &ops, &err) == 0 && strcmp(ops->name, "cpu") == 0, "cpu is not cpu");
+    CHECK(backend_find("null", NULL, &ops, &err) == 0 && strcmp(ops->name, "null") == 0, "null is not null");
+    for (size_t i = 0; i < sizeof nobody / sizeof *nobody; i++) {
+        CHECK(backend_find(nobody[i], NULL, &ops, &err) < 0 && err.code == ERROR_DEVICE &&
+                  strstr(err.message, "there is no such device"),
+              "\"%s\" is a device", nobody[i]);
+    }
+    CHECK(backend_open("auto", "/nonexistent/inferd-cuda.so", &config, &ops, &b, why, &err) == 0, "%s", err.message);
+    CHECK(strcmp(ops->name, "cpu") == 0, "auto without a module is %s", ops->name);
+    CHECK(strstr(why, "the CPU, for ") == why && strstr(why, "/nonexistent/inferd-cuda.so"), "it says \"%s\"", why);
+    ops->close(b);
+    CHECK(backend_open("cpu", NULL, &config, &ops, &b, why, &err) == 0 && why[0] == '\0', "cpu says \"%s\"", why);
+    ops->close(b);
+}
+
+/* What dlopen takes for a module but is none, and what is no file at all. */
+static void modules_are_checked(void) {
     const struct backend_ops *ops;
     struct error err;
-    CHECK(backend_find("auto", &ops, &err) == 0 && strcmp(ops->name, "null") != 0, "auto is null");
-    CHECK(backend_find("cpu", &ops, &err) == 0 && strcmp(ops->name, "cpu") == 0, "cpu is not cpu");
-    CHECK(backend_find("null", &ops, &err) == 0 && strcmp(ops->name, "null") == 0, "null is not null");
-    CHECK(backend_find("", &ops, &err) < 0 && err.code == ERROR_DEVICE, "no name");
-    CHECK(backend_find("nul", &ops, &err) < 0 && err.code == ERROR_DEVICE, "half a name");
+    CHECK(backend_find("cuda", "/nonexistent/inferd-cuda.so", &ops, &err) < 0 && err.code == ERROR_DEVICE &&
+              strstr(err.message, "/nonexistent/inferd-cuda.so"),
+          "%s", err.message);
+    CHECK(backend_find("cuda:1", "libm.so.6", &ops, &err) < 0 && err.code == ERROR_DEVICE &&
+              strstr(err.message, BACKEND_CUDA_SYMBOL),
+          "%s", err.message);
 }
 
 static void tokens_are_ordinary(struct engine *e) {
@@ -285,6 +309,7 @@ int main(void) {
         return 1;
     }
     must_be_named();
+    modules_are_checked();
     struct engine_config c = config_of(path);
     struct engine *e = open_engine(&c);
     tokens_are_ordinary(e);

@@ -228,11 +228,11 @@ int main(int argc, char **argv) {
         }
     }
     const struct backend_ops *ops;
-    if (backend_find("cpu", &ops, &err) < 0) {
+    if (backend_find("cpu", NULL, &ops, &err) < 0) {
         fprintf(stderr, "%s\n", err.message);
         return 1;
     }
-    CHECK(backend_find("abacus", &ops, &err) < 0 && err.code == ERROR_DEVICE, "an unknown device is found");
+    CHECK(backend_find("abacus", NULL, &ops, &err) < 0 && err.code == ERROR_DEVICE, "an unknown device is found");
     if (timings) {
         bench(ops, variants, n_variants, threads, only);
         return 0;

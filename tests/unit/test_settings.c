@@ -16,7 +16,7 @@ struct values {
 
 static const struct setting rows[] = {
     {AT(name), SETTING_STRING, .initial = "nobody", .alias = "n nick", .group = "Who", .help = "the name"},
-    {AT(mode), SETTING_CHOICE, .initial = "slow", .choices = "slow fast", .group = "Who", .help = "the mode"},
+    {AT(mode), SETTING_CHOICE, .initial = "slow", .choices = "slow fast gear:N", .group = "Who", .help = "the mode"},
     {AT(quiet), SETTING_BOOL, .initial = "false", .alias = "q", .group = "How", .help = "say nothing"},
     {AT(colour), SETTING_BOOL, .initial = "true", .group = "How", .help = "print without colours"},
     {AT(count), SETTING_INT, .initial = "3", .min = 1, .max = 9007199254740992.0, .group = "How", .help = "how many"},
@@ -119,6 +119,21 @@ Test(settings, largest_integers_are_exact) {
     settings_free(table, &v);
 }
 
+Test(settings, numbered_choices) {
+    static const char *const good[] = {"slow", "gear:0", "gear:12"};
+    static const char *const bad[] = {"gear", "gear:", "gear:x", "gear:1x", "gear:-1", "gear:12345", "fast:1", "ear:1", ":1"};
+    struct values v;
+    cr_assert_eq(settings_init(table, &v, &err), 0);
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        cr_expect_eq(setting_set(&rows[1], &v, "--mode", good[i], &err), 0, "%s", good[i]);
+        cr_expect_str_eq(v.mode, good[i]);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        cr_expect_eq(setting_set(&rows[1], &v, "--mode", bad[i], &err), -1, "%s", bad[i]);
+    }
+    settings_free(table, &v);
+}
+
 Test(settings, numbers_that_are_none) {
     static const char *const bad[] = {"",   "-",  ".",   "-.",  "1.",  ".5", "1..2", "1.2.3", "+1",
                                       " 1", "1 ", "0x1", "1e0", "--1", "1-", "inf",  "0.5s"};
@@ -159,7 +174,7 @@ Test(settings, help) {
     settings_help(table, 0, &b);
     cr_expect_str_eq(b.data, "\nWho:\n"
                              "  -n, --nick, --name TEXT      the name (default nobody)\n"
-                             "  --mode WORD                  the mode: slow or fast (default slow)\n"
+                             "  --mode WORD                  the mode: slow, fast or gear:N (default slow)\n"
                              "\nHow:\n"
                              "  -q, --quiet                  say nothing\n"
                              "  --no-colour                  print without colours\n"
