@@ -142,6 +142,15 @@ static __device__ __forceinline__ uint32_t pack_f16(float low, float high) {
     __half2 v = __floats2half2_rn(low, high);
     return *reinterpret_cast<uint32_t *>(&v);
 }
+/* On such pairs, element by element, each result rounded to nearest even. */
+static __device__ __forceinline__ uint32_t sub_f16x2(uint32_t a, uint32_t b) {
+    __half2 v = __hsub2(*reinterpret_cast<__half2 *>(&a), *reinterpret_cast<__half2 *>(&b));
+    return *reinterpret_cast<uint32_t *>(&v);
+}
+static __device__ __forceinline__ uint32_t mul_f16x2(uint32_t a, uint32_t b) { /* never fused with a subtraction */
+    __half2 v = __hmul2_rn(*reinterpret_cast<__half2 *>(&a), *reinterpret_cast<__half2 *>(&b));
+    return *reinterpret_cast<uint32_t *>(&v);
+}
 /* Wrappers of what is an instruction only on a GPU. fma is one rounding; the others IEEE, to nearest even. */
 static __device__ __forceinline__ float fma_f32(float a, float b, float c) {
     return __fmaf_rn(a, b, c);

@@ -94,31 +94,18 @@ cudaError_t cuda_rope_kv_store(void *qkv, size_t ld, size_t n_heads, size_t n_kv
 /* from, to: device memory */
 cudaError_t cuda_kv_copy(const struct kv_layer *kv, const int32_t *from, const int32_t *to, size_t n,
                          cudaStream_t stream);
-/* KV is cut into runs of CUDA_KV_SPLIT tokens; each run is summed by itself (online softmax) and runs are joined in
- * order, whether one block walks all of them or several share them: the result does not depend on the company. */
+/* KV is cut into runs of CUDA_KV_SPLIT tokens, doubled until a row's context has at most CUDA_KV_RUNS of them; each run
+ * is summed by itself (online softmax) and runs are joined in order, whether one block walks all of them or several
+ * share them: the result does not depend on the company. block_size is a power of two, at least 8; head_dim is even, at
+ * most CUDA_MAX_HEAD_DIM. `workspace` is 16-byte aligned; any size does, but less than cuda_attention_workspace says
+ * may leave multiprocessors idle. */
 #define CUDA_KV_SPLIT 256
+#define CUDA_KV_RUNS 32
+#define CUDA_MAX_HEAD_DIM 256
 cudaError_t cuda_attention(const struct cuda_device *device, const struct attention_args *args, void *workspace,
                            size_t workspace_bytes, cudaStream_t stream);
-size_t cuda_attention_workspace(const struct cuda_device *device, size_t max_sequences, size_t n_heads, size_t head_dim,
-                                size_t max_context);
-
-/* ---- sampling: sample.cu ---- */
-
-/* A choice_row as the kernel reads it; edits index into one array. */
-struct cuda_choice {
-    uint32_t logits_row, first_edit, n_edits, top_k, min_keep;
-    float repetition_penalty, frequency_penalty, presence_penalty;
-    float temperature, top_p, min_p;
-    uint8_t greedy, n_stages, stages[CHOICE_STAGES];
-    uint64_t random;
-};
-/* tokens[n], n <= CUDA_CHOICE_ROWS; logits[..][vocab_size]; workspace: cuda_choose_workspace bytes. */
-#define CUDA_CHOICE_ROWS 64
-#define CUDA_CHOICE_EDITS 65536 /* of one call of the operation */
-cudaError_t cuda_choose(const float *logits, size_t vocab_size, const struct cuda_choice *choices,
-                        const struct logit_edit *edits, size_t n, int32_t *tokens, void *workspace,
-                        cudaStream_t stream);
-size_t cuda_choose_workspace(size_t vocab_size);
+size_t cuda_attention_workspace(const struct cuda_device *device, size_t max_sequences, size_t n_heads,
+                                size_t n_kv_heads, size_t head_dim, size_t max_context);
 
 #ifdef __cplusplus
 }
