@@ -107,6 +107,24 @@ cudaError_t cuda_attention(const struct cuda_device *device, const struct attent
 size_t cuda_attention_workspace(const struct cuda_device *device, size_t max_sequences, size_t n_heads,
                                 size_t n_kv_heads, size_t head_dim, size_t max_context);
 
+/* ---- sampling: sample.cu ---- */
+
+/* A choice_row as the kernel reads it; edits index into one array. */
+struct cuda_choice {
+    uint32_t logits_row, first_edit, n_edits, top_k, min_keep;
+    float repetition_penalty, frequency_penalty, presence_penalty;
+    float temperature, top_p, min_p;
+    uint8_t greedy, n_stages, stages[CHOICE_STAGES];
+    uint64_t random;
+};
+/* tokens[n], n <= CUDA_CHOICE_ROWS; logits[..][vocab_size]; workspace: cuda_choose_workspace bytes. */
+#define CUDA_CHOICE_ROWS 64
+#define CUDA_CHOICE_EDITS 65536 /* of one call of the operation */
+cudaError_t cuda_choose(const float *logits, size_t vocab_size, const struct cuda_choice *choices,
+                        const struct logit_edit *edits, size_t n, int32_t *tokens, void *workspace,
+                        cudaStream_t stream);
+size_t cuda_choose_workspace(size_t vocab_size);
+
 #ifdef __cplusplus
 }
 #endif
