@@ -16,7 +16,8 @@ struct emu_kernel {
     const char *name;
     const void *function; /* address of the kernel: the key of its attributes */
     dim3 grid, block;
-    size_t shared;               /* bytes of dynamic shared memory */
+    size_t shared;              /* bytes of dynamic shared memory */
+    size_t shared_allowed;      /* what emu_shared_allowed said when it was launched */
     std::function<void()> body; /* what one thread does */
 };
 
@@ -29,8 +30,8 @@ struct emu_limits {
 /* ---- the machine gives ---- */
 
 /* Whether the device would take this launch: cudaSuccess, cudaErrorInvalidValue or cudaErrorInvalidConfiguration. LAUNCH
- * calls it before emu_enqueue; shared_allowed: see emu_shared_allowed. */
-cudaError_t emu_check_launch(const struct emu_kernel *kernel, const struct emu_limits *limits, size_t shared_allowed);
+ * calls it before emu_enqueue. */
+cudaError_t emu_check_launch(const struct emu_kernel *kernel, const struct emu_limits *limits);
 
 /* Run the whole grid on the calling thread, which is `device` meanwhile. Several threads may run kernels at once, one
  * each. A hard error of the kernel stops the grid: its message goes to stderr and to emu_last_fault (machine.h), and the
