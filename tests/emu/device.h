@@ -1,6 +1,7 @@
 /*
- * The twin of engine/backend/cuda/device.cuh for the host compiler: keywords, built-in variables, intrinsics and the same
- * wrappers with the same signatures. Definitions are those of the PTX ISA; what needs several threads is in machine.cc.
+ * The twin of engine/backend/cuda/device.cuh for the host compiler: keywords, built-in variables, intrinsics and the
+ * same wrappers with the same signatures. Definitions are those of the PTX ISA; what needs several threads is in
+ * machine.cc.
  */
 #ifndef EMU_DEVICE_H
 #define EMU_DEVICE_H
@@ -66,8 +67,9 @@ static inline cudaError_t emu_launch(const char *name, void (*kernel)(P...), dim
     static_assert((std::is_trivially_copyable_v<P> && ...), "arguments of a kernel are copied as bytes");
     static_assert((sizeof(P) + ... + 0) <= 4096, "arguments of a kernel are 4 KB at most");
     std::tuple<P...> values(std::forward<A>(arguments)...);
-    emu_kernel launch{name, reinterpret_cast<const void *>(kernel), grid, block, shared, 0,
-                      [kernel, values]() { std::apply(kernel, values); }};
+    emu_kernel launch{name, reinterpret_cast<const void *>(kernel), grid, block, shared, 0, [kernel, values]() {
+                          std::apply(kernel, values);
+                      }};
     launch.shared_allowed = emu_shared_allowed(stream, launch.function);
     emu_limits limits = emu_stream_limits(stream);
     cudaError_t error = emu_check_launch(&launch, &limits);
@@ -200,6 +202,14 @@ static inline uint32_t pack_bf16(float low, float high) {
 }
 static inline uint32_t pack_f16(float low, float high) {
     return (uint32_t)emu_f32_to_f16(high) << 16 | emu_f32_to_f16(low);
+}
+static inline uint32_t sub_f16x2(uint32_t a, uint32_t b) { /* F32 has bits enough for one rounding in effect */
+    return pack_f16(emu_f16_to_f32((uint16_t)a) - emu_f16_to_f32((uint16_t)b),
+                    emu_f16_to_f32((uint16_t)(a >> 16)) - emu_f16_to_f32((uint16_t)(b >> 16)));
+}
+static inline uint32_t mul_f16x2(uint32_t a, uint32_t b) {
+    return pack_f16(emu_f16_to_f32((uint16_t)a) * emu_f16_to_f32((uint16_t)b),
+                    emu_f16_to_f32((uint16_t)(a >> 16)) * emu_f16_to_f32((uint16_t)(b >> 16)));
 }
 static inline float fma_f32(float a, float b, float c) {
     return fmaf(a, b, c);

@@ -29,13 +29,13 @@ struct emu_limits {
 
 /* ---- the machine gives ---- */
 
-/* Whether the device would take this launch: cudaSuccess, cudaErrorInvalidValue or cudaErrorInvalidConfiguration. LAUNCH
- * calls it before emu_enqueue. */
+/* Whether the device would take this launch: cudaSuccess, cudaErrorInvalidValue or cudaErrorInvalidConfiguration.
+ * LAUNCH calls it before emu_enqueue. */
 cudaError_t emu_check_launch(const struct emu_kernel *kernel, const struct emu_limits *limits);
 
 /* Run the whole grid on the calling thread, which is `device` meanwhile. Several threads may run kernels at once, one
- * each. A hard error of the kernel stops the grid: its message goes to stderr and to emu_last_fault (machine.h), and the
- * return is what the runtime makes sticky: cudaErrorIllegalAddress, cudaErrorMisalignedAddress or
+ * each. A hard error of the kernel stops the grid: its message goes to stderr and to emu_last_fault (machine.h), and
+ * the return is what the runtime makes sticky: cudaErrorIllegalAddress, cudaErrorMisalignedAddress or
  * cudaErrorLaunchFailure. */
 cudaError_t emu_run_kernel(const struct emu_kernel *kernel, int device);
 
@@ -43,7 +43,8 @@ cudaError_t emu_run_kernel(const struct emu_kernel *kernel, int device);
 bool emu_in_kernel(void);
 
 /* Called for an address that a kernel touched illegally (SIGSEGV inside emu_run_kernel, on the alternate stack): writes
- * what the runtime knows about it ("3 bytes behind the allocation of 400 bytes at ...") into text, or nothing. NULL: none. */
+ * what the runtime knows about it ("3 bytes behind the allocation of 400 bytes at ...") into text, or nothing. NULL:
+ * none. */
 extern void (*emu_describe_address)(const void *address, char *text, size_t size);
 
 /* ---- the runtime gives ---- */

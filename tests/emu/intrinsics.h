@@ -55,7 +55,7 @@ static inline double max(double a, double b) {
     return fmax(a, b);
 }
 
-static inline float rsqrtf(float x) {
+static inline float emu_rsqrtf(float x) {
     return 1.0f / sqrtf(x);
 }
 static inline float __frsqrt_rn(float x) {
@@ -85,27 +85,15 @@ static inline float __fmaf_rn(float a, float b, float c) {
 static inline float __fdividef(float a, float b) {
     return a / b;
 }
-static inline float __expf(float x) {
-    return expf(x);
-}
-static inline float __exp2f(float x) {
-    return exp2f(x);
-}
-static inline float __logf(float x) {
-    return logf(x);
-}
-static inline float __log2f(float x) {
-    return log2f(x);
-}
-static inline float __sinf(float x) {
-    return sinf(x);
-}
-static inline float __cosf(float x) {
-    return cosf(x);
-}
-static inline float __powf(float x, float y) {
-    return powf(x, y);
-}
+/* Macros: libc declares some of these names for itself. */
+#define __expf(x) expf(x)
+#define __exp2f(x) exp2f(x)
+#define __logf(x) logf(x)
+#define __log2f(x) log2f(x)
+#define __sinf(x) sinf(x)
+#define __cosf(x) cosf(x)
+#define __powf(x, y) powf(x, y)
+#define rsqrtf(x) emu_rsqrtf(x)
 static inline float __saturatef(float x) {
     return x >= 1.0f ? 1.0f : x > 0.0f ? x : 0.0f;
 }
@@ -192,7 +180,7 @@ template <typename T, typename F> static inline T emu_atomic(T *p, F &&change) {
 }
 #define EMU_ATOMIC(name, T, formula)                                                                                   \
     static inline T name(T *p, T v) {                                                                                  \
-        return emu_atomic(p, [v](T old) { return (T)(formula); });                                                     \
+        return emu_atomic(p, [v]([[maybe_unused]] T old) { return (T)(formula); });                                    \
     }
 EMU_ATOMIC(atomicAdd, int, (unsigned)old + (unsigned)v)
 EMU_ATOMIC(atomicAdd, unsigned, old + v)

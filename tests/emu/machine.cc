@@ -3,9 +3,9 @@
  *
  * Between two rendezvous of a warp lies a phase, in which each of its lanes runs once, in a random order, until it
  * arrives at the next rendezvous, at the block's barrier or at its end. The fiber that stops picks the next one and
- * switches to it directly. When all lanes have arrived, the last one does the work of the operation for all. A warp runs
- * on so until all of its lanes are at the block's barrier or at their end; then comes the next warp: writers far ahead of
- * readers and the reverse, which is what shows that a barrier is missing.
+ * switches to it directly. When all lanes have arrived, the last one does the work of the operation for all. A warp
+ * runs on so until all of its lanes are at the block's barrier or at their end; then comes the next warp: writers far
+ * ahead of readers and the reverse, which is what shows that a barrier is missing.
  *
  * A thread has no fiber before it first runs, and a fiber whose thread has ended takes the next one: blocks without
  * rendezvous need a single stack.
@@ -82,7 +82,7 @@ struct gpu_thread : emu_thread {
     emu_fiber *fiber; /* NULL before it first runs and after its end */
     unsigned what;    /* the operation it waits in */
     place at;
-    std::vector<copy_16> copies;      /* in the order of their issue */
+    std::vector<copy_16> copies;     /* in the order of their issue */
     std::vector<size_t> copy_groups; /* where in copies each committed group ends */
     size_t copies_done, groups_done;
 };
@@ -226,11 +226,20 @@ void record_fault(machine &m, cudaError_t error, const char *text) {
 }
 
 void name_operation(unsigned what, char *text, size_t size) {
-    static const char *const names[] = {"nothing",        "warp_sync",      "warp_shfl",
-                                        "warp_shfl_xor",  "warp_shfl_down", "warp_shfl_up",
-                                        "warp_ballot",    "load_matrix_x4", "load_matrix_x2",
-                                        "load_matrix_x4_transposed", "load_matrix_x2_transposed",
-                                        "mma_i8",         "mma_f16",        "mma_bf16"};
+    static const char *const names[] = {"nothing",
+                                        "warp_sync",
+                                        "warp_shfl",
+                                        "warp_shfl_xor",
+                                        "warp_shfl_down",
+                                        "warp_shfl_up",
+                                        "warp_ballot",
+                                        "load_matrix_x4",
+                                        "load_matrix_x2",
+                                        "load_matrix_x4_transposed",
+                                        "load_matrix_x2_transposed",
+                                        "mma_i8",
+                                        "mma_f16",
+                                        "mma_bf16"};
     unsigned operand = what >> 8 & 0xffu, bytes = what >> 16;
     if (bytes == 0) {
         snprintf(text, size, "%s", names[what & 0xffu]);
@@ -279,10 +288,11 @@ void name_operation(unsigned what, char *text, size_t size) {
         (t.at == place::end ? ended : waits) = &t;
     }
     m.current = nullptr;
-    fault(m, cudaErrorLaunchFailure,
-          "block_sync is not reached by all: thread (%u, %u, %u) and %u others wait there, thread (%u, %u, %u) has ended",
-          waits->index.x, waits->index.y, waits->index.z, m.n_at_barrier - 1, ended->index.x, ended->index.y,
-          ended->index.z);
+    fault(
+        m, cudaErrorLaunchFailure,
+        "block_sync is not reached by all: thread (%u, %u, %u) and %u others wait there, thread (%u, %u, %u) has ended",
+        waits->index.x, waits->index.y, waits->index.z, m.n_at_barrier - 1, ended->index.x, ended->index.y,
+        ended->index.z);
 }
 
 /* ---- which thread runs next ---- */
@@ -333,8 +343,9 @@ void check_rows(machine &m, gpu_warp &w, unsigned matrices) {
         const unsigned char *p = static_cast<const unsigned char *>(w.rows[i]);
         m.current = &w.threads[i];
         if (p < m.shared || p + 16 > m.shared + m.shared_bytes) {
-            fault(m, cudaErrorIllegalAddress, "load_matrix at %p, which is not in the block's shared memory (%zu bytes at %p)",
-                  (const void *)p, m.shared_bytes, (void *)m.shared);
+            fault(m, cudaErrorIllegalAddress,
+                  "load_matrix at %p, which is not in the block's shared memory (%zu bytes at %p)", (const void *)p,
+                  m.shared_bytes, (void *)m.shared);
         }
         if (((uintptr_t)p & 15u) != 0) {
             fault(m, cudaErrorMisalignedAddress, "load_matrix at %p, which is not aligned by 16", (const void *)p);
@@ -502,8 +513,10 @@ void check_shared(machine &m, char *text, size_t size) {
     for (const red_zone &zone : m.red_zones) {
         size_t at = first_written(zone.bytes, zone.size);
         if (at < zone.size) {
-            snprintf(text, size, "a red zone of the shared memory was written, at offset %zu of the structure (byte %zu of the zone)",
-                     (size_t)(zone.bytes + at - m.shared), at);
+            snprintf(
+                text, size,
+                "a red zone of the shared memory was written, at offset %zu of the structure (byte %zu of the zone)",
+                (size_t)(zone.bytes + at - m.shared), at);
             return;
         }
     }
@@ -670,8 +683,8 @@ cudaError_t emu_check_launch(const struct emu_kernel *kernel, const struct emu_l
     if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535) {
         return cudaErrorInvalidConfiguration;
     }
-    if (block.x == 0 || block.y == 0 || block.z == 0 || block.x > MAX_THREADS || block.y > MAX_THREADS || block.z > 64 ||
-        (uint64_t)block.x * block.y * block.z > MAX_THREADS) {
+    if (block.x == 0 || block.y == 0 || block.z == 0 || block.x > MAX_THREADS || block.y > MAX_THREADS ||
+        block.z > 64 || (uint64_t)block.x * block.y * block.z > MAX_THREADS) {
         return cudaErrorInvalidConfiguration;
     }
     /* What red zones take is known when the kernel names its structure: emu_shared looks again. */
@@ -775,10 +788,11 @@ void emu_async_copy_16(void *shared, const void *p, bool valid) {
     unsigned char *to = static_cast<unsigned char *>(shared);
     if (to < m.shared || to + 16 > m.shared + m.shared_bytes) {
         fault(m, cudaErrorIllegalAddress,
-              "async_copy_16 to %p, which is not in the block's shared memory (%zu bytes at %p)", shared, m.shared_bytes,
-              (void *)m.shared);
+              "async_copy_16 to %p, which is not in the block's shared memory (%zu bytes at %p)", shared,
+              m.shared_bytes, (void *)m.shared);
     }
-    if (static_cast<const unsigned char *>(p) >= m.area && static_cast<const unsigned char *>(p) < m.area + SHARED_AREA) {
+    if (static_cast<const unsigned char *>(p) >= m.area &&
+        static_cast<const unsigned char *>(p) < m.area + SHARED_AREA) {
         fault(m, cudaErrorIllegalAddress, "async_copy_16 from %p, which is shared memory", p);
     }
     if ((((uintptr_t)shared | (uintptr_t)p) & 15u) != 0) {
@@ -823,8 +837,8 @@ void *emu_shared(size_t size, size_t alignment, void (*build)(void *)) {
         fault(m, cudaErrorLaunchFailure, "SHARED names a second structure: a kernel has one");
     }
     if (size > m.shared_bytes) {
-        fault(m, cudaErrorIllegalAddress, "its shared memory is a structure of %zu bytes, but the launch gave %zu", size,
-              m.shared_bytes);
+        fault(m, cudaErrorIllegalAddress, "its shared memory is a structure of %zu bytes, but the launch gave %zu",
+              size, m.shared_bytes);
     }
     if (alignment > SHARED_ALIGNMENT) {
         fault(m, cudaErrorMisalignedAddress, "its shared memory asks for an alignment of %zu", alignment);

@@ -22,7 +22,8 @@ void emu_set_poison(bool poison);
 /* Whether a hard error is also written to stderr (default: yes). */
 void emu_set_fault_output(bool output);
 
-/* The message of the last hard error of a kernel in this process, or "" (valid until the next one), and their number. */
+/* The message of the last hard error of a kernel in this process, or "" (valid until the next one), and their number.
+ */
 const char *emu_last_fault(void);
 uint64_t emu_fault_count(void);
 

@@ -8,16 +8,20 @@
 #define EMU_VECTOR(name, type, alignment)                                                                              \
     typedef struct name##1 {                                                                                           \
         type x;                                                                                                        \
-    } name##1;                                                                                                         \
+    }                                                                                                                  \
+    name##1;                                                                                                           \
     typedef struct __attribute__((aligned(2 * alignment))) name##2 {                                                   \
         type x, y;                                                                                                     \
-    } name##2;                                                                                                         \
+    }                                                                                                                  \
+    name##2;                                                                                                           \
     typedef struct name##3 {                                                                                           \
         type x, y, z;                                                                                                  \
-    } name##3;                                                                                                         \
+    }                                                                                                                  \
+    name##3;                                                                                                           \
     typedef struct __attribute__((aligned((4 * alignment) < 16 ? (4 * alignment) : 16))) name##4 {                     \
         type x, y, z, w;                                                                                               \
-    } name##4;
+    }                                                                                                                  \
+    name##4;
 
 EMU_VECTOR(char, signed char, 1)
 EMU_VECTOR(uchar, unsigned char, 1)
@@ -41,16 +45,16 @@ struct dim3 {
 
 #define EMU_MAKE(name, type)                                                                                           \
     static inline name##1 make_##name##1(type x) {                                                                     \
-        return name##1{x};                                                                                             \
+        return name##1 {x};                                                                                            \
     }                                                                                                                  \
     static inline name##2 make_##name##2(type x, type y) {                                                             \
-        return name##2{x, y};                                                                                          \
+        return name##2 {x, y};                                                                                         \
     }                                                                                                                  \
     static inline name##3 make_##name##3(type x, type y, type z) {                                                     \
-        return name##3{x, y, z};                                                                                       \
+        return name##3 {x, y, z};                                                                                      \
     }                                                                                                                  \
     static inline name##4 make_##name##4(type x, type y, type z, type w) {                                             \
-        return name##4{x, y, z, w};                                                                                    \
+        return name##4 {x, y, z, w};                                                                                   \
     }
 EMU_MAKE(char, signed char)
 EMU_MAKE(uchar, unsigned char)

@@ -180,7 +180,8 @@ void emu_compute_ldmatrix(uint32_t *const *r, const void *const *rows, unsigned 
         }
         for (unsigned lane = 0; lane < 32; lane++) {
             unsigned g = lane / 4, t = lane % 4;
-            uint16_t low = transposed ? m[2 * t][g] : m[g][2 * t], high = transposed ? m[2 * t + 1][g] : m[g][2 * t + 1];
+            uint16_t low = transposed ? m[2 * t][g] : m[g][2 * t],
+                     high = transposed ? m[2 * t + 1][g] : m[g][2 * t + 1];
             r[lane][i] = (uint32_t)high << 16 | low;
         }
     }
