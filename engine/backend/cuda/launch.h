@@ -54,6 +54,9 @@ cudaError_t cuda_embed(float *y, size_t ldy, const struct cuda_weight *table, co
                        float scale, cudaStream_t stream);
 cudaError_t cuda_gather_rows(enum dtype dtype, void *y, size_t ldy, const void *x, size_t ldx, const int32_t *index,
                              size_t n, size_t dim, cudaStream_t stream);
+/* epilogue.cu: y[r][j] = x[r][j] (+ bias[j] where that is not NULL), one rounding; both BF16 or F32; y may be x */
+cudaError_t cuda_add_bias(void *y, size_t ldy, enum dtype y_dtype, const void *x, size_t ldx, enum dtype x_dtype,
+                          const float *bias, size_t rows, size_t n, cudaStream_t stream);
 cudaError_t cuda_convert(void *y, enum dtype to, const void *x, enum dtype from, size_t n, cudaStream_t stream);
 
 /* ---- products: gemm_i8.cu, gemv_i8.cu, gemm_block.cu (weight-only I8, BF16 GEMV, GGUF blocks) ---- */

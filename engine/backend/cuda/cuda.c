@@ -1,0 +1,312 @@
+/* The CUDA backend: opening, errors, memory, and the table of operations. */
+#include "cuda.h"
+
+#include "cublas.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define STAGING_BYTES ((size_t)16 << 20)
+
+/* ---- errors -------------------------------------------------------------------------------------------------- */
+
+/* After these the context still works. */
+static bool is_harmless(cudaError_t rc) {
+    switch (rc) {
+    case cudaErrorMemoryAllocation:
+    case cudaErrorInvalidValue:
+    case cudaErrorInvalidConfiguration:
+    case cudaErrorLaunchOutOfResources:
+    case cudaErrorStreamCaptureUnsupported:
+    case cudaErrorStreamCaptureInvalidated:
+    case cudaErrorStreamCaptureImplicit:
+        return true;
+    default:
+        return false;
+    }
+}
+
+int cuda_check(struct backend *b, cudaError_t rc, const char *what, struct error *err) {
+    if (rc == cudaSuccess) {
+        return 0;
+    }
+    (void)cudaGetLastError(); /* so that the next call is not blamed */
+    error_set(err, rc == cudaErrorMemoryAllocation ? ERROR_DOES_NOT_FIT : ERROR_DEVICE, "CUDA device %d: %s failed: %s",
+              b->ordinal, what, cudaGetErrorString(rc));
+    if (!is_harmless(rc)) {
+        b->lost = *err;
+    }
+    return -1;
+}
+
+int cuda_alive(const struct backend *b, struct error *err) {
+    if (b->lost.code != ERROR_NONE) {
+        *err = b->lost;
+        return -1;
+    }
+    return 0;
+}
+
+/* ---- memory -------------------------------------------------------------------------------------------------- */
+
+int cuda_grow(struct backend *b, struct cuda_buffer *buffer, size_t bytes, const char *what, struct error *err) {
+    if (bytes <= buffer->bytes) {
+        return 0;
+    }
+    TRY(cuda_alive(b, err));
+    if (b->fixed || b->capturing) {
+        return error_set(err, ERROR_INTERNAL, "%s needs %zu bytes, and %zu were reserved", what, bytes, buffer->bytes);
+    }
+    TRY(cuda_check(b, cudaStreamSynchronize(b->stream), what, err));
+    TRY(cuda_check(b, cudaFree(buffer->data), what, err));
+    *buffer = (struct cuda_buffer){0};
+    if (cuda_check(b, cudaMalloc(&buffer->data, bytes), what, err) < 0) {
+        return error_prefix(err, "%zu MiB", bytes >> 20);
+    }
+    buffer->bytes = bytes;
+    return 0;
+}
+
+int cuda_slots_open(struct backend *b, struct cuda_slots *s, size_t bytes, struct error *err) {
+    for (size_t i = 0; i < CUDA_SLOTS; i++) {
+        TRY(cuda_check(b, cudaHostAlloc(&s->slots[i].host, bytes, cudaHostAllocDefault), "pinned host memory", err));
+        TRY(cuda_check(b, cudaEventCreateWithFlags(&s->slots[i].copied, cudaEventDisableTiming), "an event", err));
+    }
+    s->bytes = bytes;
+    return 0;
+}
+
+void cuda_slots_close(struct cuda_slots *s) {
+    for (size_t i = 0; i < CUDA_SLOTS; i++) {
+        if (s->slots[i].copied) {
+            cudaEventDestroy(s->slots[i].copied);
+        }
+        if (s->slots[i].host) {
+            cudaFreeHost(s->slots[i].host);
+        }
+    }
+    *s = (struct cuda_slots){0};
+}
+
+int cuda_slot(struct backend *b, struct cuda_slots *s, void **host, struct error *err) {
+    if (s->slots[s->next].used) {
+        TRY(cuda_check(b, cudaEventSynchronize(s->slots[s->next].copied), "waiting for a copy", err));
+    }
+    *host = s->slots[s->next].host;
+    return 0;
+}
+
+int cuda_slot_sent(struct backend *b, struct cuda_slots *s, struct error *err) {
+    TRY(cuda_check(b, cudaEventRecord(s->slots[s->next].copied, b->stream), "an event", err));
+    s->slots[s->next].used = true;
+    s->next = (s->next + 1) % CUDA_SLOTS;
+    return 0;
+}
+
+static int cuda_alloc(struct backend *b, size_t bytes, void **out, struct error *err) {
+    void *p;
+    TRY(cuda_alive(b, err));
+    TRY(cuda_check(b, cudaMalloc(&p, bytes ? bytes : 1), "allocating memory", err));
+    if (cuda_check(b, cudaMemsetAsync(p, 0, bytes ? bytes : 1, b->stream), "clearing memory", err) < 0) {
+        cudaFree(p);
+        return -1;
+    }
+    *out = p;
+    return 0;
+}
+
+static void cuda_free(struct backend *b, void *p) {
+    (void)b;
+    if (p) {
+        cudaFree(p); /* waits for what still uses it */
+    }
+}
+
+static int cuda_download(struct backend *b, void *dst, const void *src, size_t bytes, struct error *err) {
+    TRY(cuda_alive(b, err));
+    if (bytes == 0) {
+        return 0;
+    }
+    TRY(cuda_check(b, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, b->stream), "a copy to the host", err));
+    return cuda_check(b, cudaStreamSynchronize(b->stream), "a copy to the host", err);
+}
+
+static int cuda_host_alloc(struct backend *b, size_t bytes, void **out, struct error *err) {
+    void *p;
+    TRY(cuda_alive(b, err));
+    TRY(cuda_check(b, cudaHostAlloc(&p, bytes ? bytes : 1, cudaHostAllocDefault), "pinned host memory", err));
+    memset(p, 0, bytes);
+    *out = p;
+    return 0;
+}
+
+static void cuda_host_free(struct backend *b, void *p) {
+    (void)b;
+    if (p) {
+        cudaFreeHost(p);
+    }
+}
+
+static int cuda_memory_used(struct backend *b, size_t *bytes, struct error *err) {
+    size_t free_bytes, total;
+    TRY(cuda_alive(b, err));
+    TRY(cuda_check(b, cudaMemGetInfo(&free_bytes, &total), "asking for memory", err));
+    *bytes = total - free_bytes;
+    return 0;
+}
+
+/* ---- life ---------------------------------------------------------------------------------------------------- */
+
+static int read_device(struct backend *b, int n, struct error *err) {
+    struct cudaDeviceProp p;
+    TRY(cuda_check_device(b->ordinal, n, NULL, 0, 0, err));
+    TRY(cuda_check(b, cudaGetDeviceProperties(&p, b->ordinal), "asking for its properties", err));
+    TRY(cuda_check_device(b->ordinal, n, p.name, p.major, p.minor, err));
+    b->device = (struct cuda_device){
+        .sm_count = p.multiProcessorCount, .shared_optin = p.sharedMemPerBlockOptin, .compute = p.major * 10 + p.minor};
+    b->memory_total = p.totalGlobalMem;
+    snprintf(b->variant, sizeof b->variant, "sm_%d", b->device.compute);
+    snprintf(b->model, sizeof b->model, "%s", p.name);
+    snprintf(b->name, sizeof b->name, "CUDA device %d, %s, %zu MiB", b->ordinal, p.name, p.totalGlobalMem >> 20);
+    return 0;
+}
+
+static void cuda_close(struct backend *b) {
+    if (!b) {
+        return;
+    }
+    struct cuda_buffer *buffers[] = {&b->scratch, &b->rows_q, &b->rows_scales, &b->rows_zeros,
+                                     &b->wide_x,  &b->wide_y, &b->copy_pairs};
+    if (b->stream) {
+        cudaStreamSynchronize(b->stream);
+    }
+    cublas_close(b->cublas);
+    cuda_step_close(b);
+    cuda_slots_close(&b->staging);
+    cuda_slots_close(&b->copy_slots);
+    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++) {
+        cudaFree(buffers[i]->data);
+    }
+    if (b->stream) {
+        cudaStreamDestroy(b->stream);
+    }
+    free(b);
+}
+
+static int open_all(struct backend *b, const struct backend_config *config, struct error *err) {
+    int n;
+    TRY(cuda_count_devices(&n, err));
+    TRY(read_device(b, n, err));
+    TRY(cuda_check(b, cudaSetDevice(b->ordinal), "opening it", err));
+    TRY(cuda_check(b, cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking), "a stream", err));
+    TRY(cuda_slots_open(b, &b->staging, STAGING_BYTES, err));
+    TRY(cuda_slots_open(b, &b->copy_slots, 2 * CUDA_COPY_PAIRS * sizeof(int32_t), err));
+    TRY(cuda_grow(b, &b->copy_pairs, 2 * CUDA_COPY_PAIRS * sizeof(int32_t), "indices of KV blocks", err));
+    TRY(cuda_grow(b, &b->scratch, CUBLAS_WORKSPACE, "the workspace of products", err));
+    TRY(cublas_open(b, config->cache_folder, &b->cublas, err));
+    return cuda_memory_used(b, &b->memory_overhead, err);
+}
+
+static size_t host_threads(void) {
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? (size_t)CPU_COUNT(&set) : 1;
+}
+
+static int cuda_open(const struct backend_config *config, struct backend **out, struct error *err) {
+    struct backend *b = calloc(1, sizeof *b);
+    if (!b) {
+        return error_memory(err);
+    }
+    b->ordinal = (int)config->ordinal;
+    b->max_rows = config->max_rows ? config->max_rows : 1;
+    b->batch_invariant = config->batch_invariant;
+    b->threads = config->threads ? config->threads : host_threads();
+    if (open_all(b, config, err) < 0) {
+        cuda_close(b);
+        return -1;
+    }
+    *out = b;
+    return 0;
+}
+
+static void cuda_info(const struct backend *b, struct backend_info *out) {
+    *out = (struct backend_info){
+        .name = "cuda",
+        .variant = b->variant,
+        .device = b->name,
+        .threads = b->threads,
+        .activation_dtype = DTYPE_BF16,
+        .memory_total = b->memory_total,
+        .own_memory = true,
+        .memory_overhead = b->memory_overhead,
+        .memory_is_ours = true,
+    };
+}
+
+static int cuda_sync(struct backend *b, struct error *err) {
+    TRY(cuda_alive(b, err));
+    return cuda_check(b, cudaStreamSynchronize(b->stream), "waiting for the device", err);
+}
+
+static int cuda_reserve(struct backend *b, const struct backend_shapes *s, struct error *err) {
+    TRY(cuda_step_reserve(b, s->max_rows, s->max_sequences, s->max_blocks, err));
+    size_t attention =
+        cuda_attention_workspace(&b->device, s->max_sequences, s->n_heads, s->head_dim, s->max_context);
+    TRY(cuda_grow(b, &b->scratch, attention, "the workspace of attention", err));
+    b->fixed = true;
+    return 0;
+}
+
+static int cuda_ready(struct backend *b, struct error *err) {
+    TRY(cuda_alive(b, err));
+    b->ready = true;
+    cublas_save(b->cublas);
+    return 0;
+}
+
+const struct backend_ops backend_cuda_ops;
+const struct backend_ops *inferd_backend_cuda(void);
+
+const struct backend_ops *inferd_backend_cuda(void) {
+    return &backend_cuda_ops;
+}
+
+const struct backend_ops backend_cuda_ops = {
+    .abi = BACKEND_ABI,
+    .name = "cuda",
+    .open = cuda_open,
+    .close = cuda_close,
+    .info = cuda_info,
+    .sync = cuda_sync,
+    .alloc = cuda_alloc,
+    .free = cuda_free,
+    .upload = cuda_upload,
+    .download = cuda_download,
+    .host_alloc = cuda_host_alloc,
+    .host_free = cuda_host_free,
+    .weight_load = cuda_weight_load,
+    .weight_unload = cuda_weight_unload,
+    .embed = cuda_op_embed,
+    .rms_norm = cuda_op_rms_norm,
+    .linear = cuda_op_linear,
+    .rope = cuda_op_rope,
+    .kv_store = cuda_op_kv_store,
+    .kv_copy = cuda_op_kv_copy,
+    .attention = cuda_op_attention,
+    .silu_mul = cuda_op_silu_mul,
+    .gather_rows = cuda_op_gather_rows,
+    .step_begin = cuda_step_begin,
+    .reserve = cuda_reserve,
+    .memory_used = cuda_memory_used,
+    .ready = cuda_ready,
+    .add_rms_norm = cuda_op_add_rms_norm,
+    .silu_mul_i8 = cuda_op_silu_mul_i8,
+    .linear_i8 = cuda_op_linear_i8,
+    .rope_kv_store = cuda_op_rope_kv_store,
+    .graph_begin = cuda_graph_begin,
+    .graph_end = cuda_graph_end,
+    .graph_launch = cuda_graph_launch,
+    .graph_free = cuda_graph_free,
+};
