@@ -251,9 +251,13 @@ static int cuda_sync(struct backend *b, struct error *err) {
 }
 
 static int cuda_reserve(struct backend *b, const struct backend_shapes *s, struct error *err) {
+    if (s->head_dim > CUDA_MAX_HEAD_DIM || s->head_dim % 2 != 0) {
+        return error_set(err, ERROR_UNSUPPORTED, "heads of %zu features; the CUDA backend takes even numbers up to %d", s->head_dim,
+                         CUDA_MAX_HEAD_DIM);
+    }
     TRY(cuda_step_reserve(b, s->max_rows, s->max_sequences, s->max_blocks, err));
     size_t attention =
-        cuda_attention_workspace(&b->device, s->max_sequences, s->n_heads, s->head_dim, s->max_context);
+        cuda_attention_workspace(&b->device, s->max_sequences, s->n_heads, s->n_kv_heads, s->head_dim, s->max_context);
     TRY(cuda_grow(b, &b->scratch, attention, "the workspace of attention", err));
     b->fixed = true;
     return 0;
@@ -267,7 +271,7 @@ static int cuda_ready(struct backend *b, struct error *err) {
 }
 
 const struct backend_ops backend_cuda_ops;
-const struct backend_ops *inferd_backend_cuda(void);
+__attribute__((visibility("default"))) const struct backend_ops *inferd_backend_cuda(void);
 
 const struct backend_ops *inferd_backend_cuda(void) {
     return &backend_cuda_ops;

@@ -80,8 +80,10 @@ int cuda_op_kv_copy(struct backend *b, struct kv_layer *kv, const int32_t *from,
 
 int cuda_op_attention(struct backend *b, const struct attention_args *args, struct error *err) {
     TRY(cuda_alive(b, err));
-    size_t bytes =
-        cuda_attention_workspace(&b->device, args->n_sequences, args->n_heads, args->head_dim, args->max_context);
-    TRY(cuda_grow(b, &b->scratch, bytes, "the workspace of attention", err));
+    if (!b->fixed && !b->capturing) { /* any size does, and a graph may not move it */
+        size_t bytes = cuda_attention_workspace(&b->device, args->n_sequences, args->n_heads, args->n_kv_heads, args->head_dim,
+                                                args->max_context);
+        TRY(cuda_grow(b, &b->scratch, bytes, "the workspace of attention", err));
+    }
     return cuda_check(b, cuda_attention(&b->device, args, b->scratch.data, b->scratch.bytes, b->stream), "attention", err);
 }
