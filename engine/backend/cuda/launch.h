@@ -59,7 +59,7 @@ cudaError_t cuda_add_bias(void *y, size_t ldy, enum dtype y_dtype, const void *x
                           const float *bias, size_t rows, size_t n, cudaStream_t stream);
 cudaError_t cuda_convert(void *y, enum dtype to, const void *x, enum dtype from, size_t n, cudaStream_t stream);
 
-/* ---- products: gemm_i8.cu, gemv_i8.cu, gemm_block.cu (weight-only I8, BF16 GEMV, GGUF blocks) ---- */
+/* ---- products: gemm_i8.cu, gemv_i8.cu; gemm_float.cu, gemv_float.cu (weight-only I8, BF16, GGUF blocks) ---- */
 
 /* One part of a product: y[rows][ldy] of y_dtype (BF16 or F32) = x W^T (+ bias[n]). */
 struct cuda_part {

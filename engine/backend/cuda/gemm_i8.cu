@@ -1,0 +1,318 @@
+/*
+ * W8A8 for many rows: y[m][j] = s_token[m] s_channel[j] (sum over k of q[m][k] W[j][k]) (+ bias), the sum exact in 32
+ * bits by mma.m16n8k32: neither the tile nor the split of k changes a bit.
+ *
+ * A block computes a tile of y. k is taken in steps; the bytes of the next STAGES - 1 steps of x and W are on their way
+ * to shared memory (asynchronous copies of 16 bytes, zeros beyond the edges) while the warps multiply this one's.
+ * Pieces are stored swizzled (product.cuh), so that load_matrix meets no bank conflict. A warp holds two k-steps of
+ * fragments, one being loaded while the other is multiplied.
+ *
+ * With fewer tiles than multiprocessors k is split over several blocks; each writes its sums to the workspace, and a
+ * second kernel adds them and applies the scales. Which tile and how many splits: geometry.h.
+ */
+#include "geometry.h"
+#include "product.cuh"
+
+struct gemm_i8_args {
+    struct product_part part;
+    const int8_t *x; /* [rows][ldx] */
+    size_t ldx;
+    const float *scales;        /* [rows] */
+    const int32_t *zero_points; /* [rows] or NULL */
+    int32_t *partial;           /* [splits][rows][n], NULL if k is not split */
+    uint32_t rows, k_padded;
+    uint32_t tiles_m, tiles_n;
+    uint32_t steps, steps_per_split;
+};
+
+/* ROWS x COLUMNS outputs by BYTES of k a step; each warp has WARP_ROWS x WARP_COLUMNS of them. */
+template <int ROWS_, int COLUMNS_, int BYTES_, int WARP_ROWS_, int WARP_COLUMNS_, int STAGES_, int BLOCKS_>
+struct gemm_i8_config {
+    static constexpr int ROWS = ROWS_, COLUMNS = COLUMNS_, BYTES = BYTES_, STAGES = STAGES_;
+    static constexpr int WARP_ROWS = WARP_ROWS_, WARP_COLUMNS = WARP_COLUMNS_;
+    static constexpr int WARPS_N = COLUMNS / WARP_COLUMNS;
+    static constexpr int THREADS = ROWS / WARP_ROWS * WARPS_N * WARP;
+    static constexpr int BLOCKS = BLOCKS_; /* on a multiprocessor of sm_80, by shared memory */
+    struct stage {
+        alignas(128) unsigned char x[ROWS * BYTES];
+        RED_ZONE(16)
+        alignas(128) unsigned char w[COLUMNS * BYTES];
+        RED_ZONE(16)
+    };
+    struct shared {
+        stage stages[STAGES];
+    };
+};
+
+/* A thread's share of the copies of one operand: piece `threadIdx.x % PIECES` of every STRIDE-th row. */
+template <int TILE_ROWS, int BYTES, int THREADS> struct gemm_i8_copy {
+    static constexpr int PIECES = BYTES / 16, STRIDE = THREADS / PIECES, COUNT = TILE_ROWS / STRIDE;
+    static_assert(TILE_ROWS % STRIDE == 0, "");
+    const int8_t *from[COUNT];
+    uint32_t at, valid; /* byte of k in a step; a bit for each row there is */
+
+    __device__ __forceinline__ void open(const int8_t *base, size_t ld, uint32_t first, uint32_t rows) {
+        at = threadIdx.x % PIECES * 16;
+        valid = 0;
+        UNROLL for (int i = 0; i < COUNT; i++) {
+            uint32_t row = first + threadIdx.x / PIECES + (uint32_t)(i * STRIDE);
+            valid |= (row < rows ? 1u : 0u) << i;
+            from[i] = base + (row < rows ? row : rows - 1) * ld;
+        }
+    }
+    __device__ __forceinline__ void step(unsigned char *to, uint32_t k, uint32_t k_padded) const {
+        uint32_t offset = k + at;
+        bool inside = offset < k_padded;
+        UNROLL for (int i = 0; i < COUNT; i++) {
+            uint32_t row = threadIdx.x / PIECES + (uint32_t)(i * STRIDE);
+            async_copy_16(to + row * BYTES + ((threadIdx.x % PIECES) ^ swizzle<BYTES>(row)) * 16,
+                          from[i] + (inside ? offset : 0), inside && (valid >> i & 1));
+        }
+    }
+};
+
+/* The fragments of 32 bytes of k that a warp needs. */
+template <class C> struct gemm_i8_fragments {
+    static constexpr int M = C::WARP_ROWS / 16, N = C::WARP_COLUMNS / 8;
+    uint32_t x[M][4], w[N][2];
+
+    __device__ __forceinline__ void load(const typename C::stage &stage, uint32_t warp_m, uint32_t warp_n, unsigned k) {
+        unsigned lane = threadIdx.x % WARP;
+        unsigned row = warp_m + lane % 16, piece = (lane / 16) ^ swizzle<C::BYTES>(row);
+        UNROLL for (int i = 0; i < M; i++) { /* rows 0..7, 8..15 by bytes 0..15, then by bytes 16..31 */
+            load_matrix_x4(x[i], stage.x + (row + 16 * (unsigned)i) * C::BYTES + ((2 * k) ^ piece) * 16);
+        }
+        row = warp_n + lane % 8 + lane / 16 * 8, piece = (lane / 8 % 2) ^ swizzle<C::BYTES>(row);
+        UNROLL for (int j = 0; j < N; j += 2) { /* columns 0..7 by both halves, then 8..15 */
+            uint32_t r[4];
+            load_matrix_x4(r, stage.w + (row + 8 * (unsigned)j) * C::BYTES + ((2 * k) ^ piece) * 16);
+            w[j][0] = r[0], w[j][1] = r[1], w[j + 1][0] = r[2], w[j + 1][1] = r[3];
+        }
+    }
+};
+
+/* Columns j and j + 1 of the result: what they have in common with all rows. */
+struct gemm_i8_columns {
+    float scale[2], bias[2];
+    int32_t row_sum[2];
+    bool first, second, pairs; /* whether they exist; whether both are stored at once */
+
+    __device__ __forceinline__ void open(const struct gemm_i8_args &args, uint32_t j) {
+        const struct product_part &p = args.part;
+        first = j < p.n, second = j + 1 < p.n;
+        pairs = second && !p.f32 && (((uintptr_t)p.y | p.ldy * sizeof(bf16)) & 3) == 0;
+        UNROLL for (uint32_t i = 0; i < 2; i++) {
+            bool is = (i == 0 ? first : second) && !args.partial;
+            scale[i] = is ? p.scales[j + i] : 0;
+            bias[i] = is && p.bias ? p.bias[j + i] : 0;
+            row_sum[i] = is && p.row_sums ? p.row_sums[j + i] : 0;
+        }
+    }
+    __device__ __forceinline__ float value(const struct gemm_i8_args &args, int i, int sum, float s_token,
+                                           int32_t zero_point) const {
+        return product_i8(sum, zero_point, row_sum[i], s_token, scale[i], args.part.bias != NULL, bias[i]);
+    }
+    __device__ __forceinline__ void store(const struct gemm_i8_args &args, uint32_t m, uint32_t j, int s0, int s1,
+                                          float s_token, int32_t zero_point) const {
+        const struct product_part &p = args.part;
+        if (args.partial) {
+            int32_t *to = args.partial + ((size_t)blockIdx.y * args.rows + m) * p.n + j;
+            if (first) {
+                to[0] = s0;
+            }
+            if (second) {
+                to[1] = s1;
+            }
+            return;
+        }
+        float y0 = value(args, 0, s0, s_token, zero_point), y1 = value(args, 1, s1, s_token, zero_point);
+        if (pairs) {
+            *(uint32_t *)((bf16 *)p.y + (size_t)m * p.ldy + j) = pack_bf16(y0, y1);
+            return;
+        }
+        if (first) {
+            product_store(p, m, j, y0);
+        }
+        if (second) {
+            product_store(p, m, j + 1, y1);
+        }
+    }
+};
+
+template <class C>
+static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS) gemm_i8_kernel(const struct gemm_i8_args args) {
+    SHARED(typename C::shared, shared);
+    typedef struct gemm_i8_fragments<C> fragments;
+    struct tile_at tile = tile_of(blockIdx.x, args.tiles_m, args.tiles_n);
+    const uint32_t first_m = tile.m * C::ROWS, first_n = tile.n * C::COLUMNS, n = args.part.n;
+    const uint32_t begin = blockIdx.y * args.steps_per_split;
+    const uint32_t steps = begin + args.steps_per_split < args.steps ? args.steps_per_split : args.steps - begin;
+    const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    const uint32_t warp_m = warp / C::WARPS_N * C::WARP_ROWS, warp_n = warp % C::WARPS_N * C::WARP_COLUMNS;
+
+    gemm_i8_copy<C::ROWS, C::BYTES, C::THREADS> copy_x;
+    gemm_i8_copy<C::COLUMNS, C::BYTES, C::THREADS> copy_w;
+    copy_x.open(args.x, args.ldx, first_m, args.rows);
+    copy_w.open((const int8_t *)args.part.w, args.part.row_bytes, first_n, n);
+    UNROLL for (uint32_t s = 0; s < C::STAGES - 1; s++) {
+        if (s < steps) {
+            copy_x.step(shared.stages[s].x, (begin + s) * C::BYTES, args.k_padded);
+            copy_w.step(shared.stages[s].w, (begin + s) * C::BYTES, args.k_padded);
+        }
+        async_commit();
+    }
+
+    int sums[fragments::M][fragments::N][4] = {};
+    fragments f[2];
+    uint32_t slot = 0, free_slot = C::STAGES - 1;
+    for (uint32_t s = 0; s < steps; s++) {
+        async_wait<C::STAGES - 2>();
+        block_sync(); /* the step is there, and nobody reads the one before any more */
+        if (s + C::STAGES - 1 < steps) {
+            uint32_t k = (begin + s + C::STAGES - 1) * C::BYTES;
+            copy_x.step(shared.stages[free_slot].x, k, args.k_padded);
+            copy_w.step(shared.stages[free_slot].w, k, args.k_padded);
+        }
+        async_commit();
+        const typename C::stage &stage = shared.stages[slot];
+        f[0].load(stage, warp_m, warp_n, 0);
+        UNROLL for (unsigned k = 0; k < C::BYTES / 32; k++) {
+            if (k + 1 < C::BYTES / 32) {
+                f[(k + 1) % 2].load(stage, warp_m, warp_n, k + 1);
+            }
+            UNROLL for (int i = 0; i < fragments::M; i++) {
+                UNROLL for (int j = 0; j < fragments::N; j++) {
+                    mma_i8(sums[i][j], f[k % 2].x[i], f[k % 2].w[j]);
+                }
+            }
+        }
+        slot = slot + 1 == C::STAGES ? 0 : slot + 1;
+        free_slot = free_slot + 1 == C::STAGES ? 0 : free_slot + 1;
+    }
+    async_wait<0>();
+
+    float s_token[2 * fragments::M];
+    int32_t zero_point[2 * fragments::M];
+    const uint32_t m = first_m + warp_m + lane / 4; /* of sums[0][..][0]; 8 rows on: sums[0][..][2], then sums[1] */
+    UNROLL for (uint32_t i = 0; i < 2 * fragments::M; i++) {
+        bool is = m + 8 * i < args.rows && !args.partial;
+        s_token[i] = is ? args.scales[m + 8 * i] : 0;
+        zero_point[i] = is && args.zero_points ? args.zero_points[m + 8 * i] : args.part.zero_point;
+    }
+    UNROLL for (int j = 0; j < fragments::N; j++) {
+        uint32_t column = first_n + warp_n + (uint32_t)(8 * j) + lane % 4 * 2;
+        struct gemm_i8_columns columns;
+        columns.open(args, column);
+        UNROLL for (uint32_t i = 0; i < 2 * fragments::M; i++) {
+            const int(&s)[4] = sums[i / 2][j];
+            if (m + 8 * i < args.rows) {
+                columns.store(args, m + 8 * i, column, s[i % 2 * 2], s[i % 2 * 2 + 1], s_token[i], zero_point[i]);
+            }
+        }
+    }
+}
+
+enum { GEMM_I8_REDUCE_THREADS = 256 };
+
+/* y of the partial sums: a thread has a column of row blockIdx.y. */
+static __global__ void __launch_bounds__(GEMM_I8_REDUCE_THREADS)
+    gemm_i8_reduce(const struct gemm_i8_args args, uint32_t splits) {
+    uint32_t j = blockIdx.x * GEMM_I8_REDUCE_THREADS + threadIdx.x, m = blockIdx.y;
+    if (j < args.part.n) {
+        const int32_t *from = args.partial + (size_t)m * args.part.n + j;
+        int sum = 0;
+        UNROLL for (uint32_t s = 0; s < GEMM_I8_MAX_SPLITS; s++) {
+            if (s < splits) {
+                sum = sum_of(sum, from[(size_t)s * args.rows * args.part.n]);
+            }
+        }
+        int32_t zero_point = args.zero_points ? args.zero_points[m] : args.part.zero_point;
+        product_store(args.part, m, j, product_i8(args.part, j, sum, zero_point, args.scales[m]));
+    }
+}
+
+template <class C>
+static cudaError_t gemm_i8_launch(const struct gemm_i8_args &args, unsigned splits, cudaStream_t stream) {
+    const size_t shared = sizeof(typename C::shared);
+    cudaError_t rc =
+        cudaFuncSetAttribute((const void *)gemm_i8_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    if (rc != cudaSuccess) {
+        return rc;
+    }
+    return LAUNCH(gemm_i8_kernel<C>, dim3(args.tiles_m * args.tiles_n, splits), dim3(C::THREADS), shared, stream, args);
+}
+
+/*                       rows cols bytes  warp    stages blocks */
+typedef gemm_i8_config<16, 64, 128, 16, 16, 5, 3> gemm_i8_16x64;
+typedef gemm_i8_config<32, 64, 128, 16, 32, 5, 2> gemm_i8_32x64;
+typedef gemm_i8_config<64, 64, 128, 32, 32, 5, 2> gemm_i8_64x64;
+typedef gemm_i8_config<64, 128, 128, 32, 64, 3, 2> gemm_i8_64x128;
+typedef gemm_i8_config<128, 128, 64, 64, 64, 5, 2> gemm_i8_128x128;
+
+extern "C" size_t cuda_gemm_i8_workspace(const struct cuda_device *device, size_t max_rows, size_t n, size_t k) {
+    size_t k_padded = ceil_div(k, ROWS_I8_PAD) * ROWS_I8_PAD, most = 0;
+    for (size_t rows = 1;; rows = rows < 16 ? 16 : rows + 16 < max_rows ? rows + 16 : max_rows) {
+        size_t m = rows < max_rows ? rows : max_rows;
+        struct gemm_i8_plan plan = gemm_i8_plan(device->sm_count, m, n, k_padded);
+        size_t bytes = gemm_i8_partial_bytes(&plan, m, n);
+        most = bytes > most ? bytes : most;
+        if (rows >= max_rows || (plan.tile == GEMM_I8_128X128 && plan.splits == 1)) {
+            return most; /* from here on there are only more tiles */
+        }
+    }
+}
+
+extern "C" cudaError_t cuda_gemm_i8(const struct cuda_device *device, const struct rows_i8 *x,
+                                    const int32_t *zero_points, size_t rows, const struct cuda_part *part,
+                                    void *workspace, size_t workspace_bytes, cudaStream_t stream) {
+    const struct cuda_weight *w = part->w;
+    if (rows == 0) {
+        return cudaSuccess;
+    }
+    struct gemm_i8_plan plan = gemm_i8_plan(device->sm_count, rows, w->n, w->k_padded);
+    if (gemm_i8_partial_bytes(&plan, rows, w->n) > workspace_bytes) {
+        plan.splits = 1;
+        plan.steps_per_split = plan.steps;
+    }
+    if (rows > INT32_MAX || w->k_padded > INT32_MAX / 2 || plan.tiles_m * plan.tiles_n > INT32_MAX / TILE_GROUP) {
+        return cudaErrorInvalidConfiguration;
+    }
+    struct gemm_i8_args args = {};
+    args.part = product_part_of(part);
+    args.x = x->q;
+    args.ldx = x->ld;
+    args.scales = x->scales;
+    args.zero_points = zero_points;
+    args.partial = plan.splits > 1 ? (int32_t *)workspace : NULL;
+    args.rows = (uint32_t)rows;
+    args.k_padded = (uint32_t)w->k_padded;
+    args.tiles_m = (uint32_t)plan.tiles_m;
+    args.tiles_n = (uint32_t)plan.tiles_n;
+    args.steps = plan.steps;
+    args.steps_per_split = plan.steps_per_split;
+    cudaError_t rc = cudaErrorInvalidValue;
+    switch (plan.tile) {
+    case GEMM_I8_16X64:
+        rc = gemm_i8_launch<gemm_i8_16x64>(args, plan.splits, stream);
+        break;
+    case GEMM_I8_32X64:
+        rc = gemm_i8_launch<gemm_i8_32x64>(args, plan.splits, stream);
+        break;
+    case GEMM_I8_64X64:
+        rc = gemm_i8_launch<gemm_i8_64x64>(args, plan.splits, stream);
+        break;
+    case GEMM_I8_64X128:
+        rc = gemm_i8_launch<gemm_i8_64x128>(args, plan.splits, stream);
+        break;
+    case GEMM_I8_128X128:
+        rc = gemm_i8_launch<gemm_i8_128x128>(args, plan.splits, stream);
+        break;
+    default:
+        break;
+    }
+    if (rc == cudaSuccess && plan.splits > 1) {
+        dim3 grid((unsigned)ceil_div(w->n, GEMM_I8_REDUCE_THREADS), (unsigned)rows);
+        rc = LAUNCH(gemm_i8_reduce, grid, dim3(GEMM_I8_REDUCE_THREADS), 0, stream, args, plan.splits);
+    }
+    return rc;
+}
