@@ -7,6 +7,7 @@
  * the KV bookkeeping, and frees only between steps. Once open, a step allocates nothing.
  */
 #include "batch.h"
+#include "choices.h"
 #include "event_ring.h"
 #include "kv_cache.h"
 #include "mailbox.h"
@@ -30,15 +31,14 @@ _Static_assert(ENGINE_EVENT_TEXT >= DETOKENIZER_MAX_OUT + ENGINE_MAX_STOP_LEN,
                "an event must hold what one token can release");
 
 #define EVENT_RING_CAPACITY ((size_t)128 << 10) /* bytes: two thousand tokens */
-#define DEVICE_TRIES 64 /* to choose a token that is not masked */
+#define DEVICE_TRIES 64                         /* to choose a token that is not masked */
 
 /* Written by the engine thread, read by any. */
 struct counters {
     atomic_uint_fast64_t running, kv_blocks_used, kv_blocks_cached;
     atomic_uint_fast64_t drafts, drafted_tokens, accepted_at[ENGINE_MAX_SPECULATIVE];
     atomic_uint_fast64_t prompt_tokens, generation_tokens, queried_tokens, cached_tokens, steps, preemptions, forks,
-        nonfinite_logits,
-        last_step_ns;
+        nonfinite_logits, last_step_ns;
 };
 
 struct engine {
@@ -60,6 +60,7 @@ struct engine {
     struct kv_cache kv_cache;
     struct scheduler scheduler;
     struct sampler sampler;
+    struct choices choices;            /* of a device that chooses by the sampler's arithmetic */
     struct tokens ordinary;            /* what a device that samples chooses from */
     float flat_logprob;                /* of each of vocab_size equally likely tokens */
     struct engine_event event;         /* the one being built */
@@ -275,20 +276,12 @@ static enum sample_result sample_on_device(struct engine *e, const struct sequen
 
 static enum sample_result sample(struct engine *e, const struct sequence *s, size_t logits_row, const float *logits,
                                  struct sample *out) {
-    const struct sample_input in = {
-        .logits = logits,
-        .sampling = &s->sampling,
-        .seed = s->seed,
-        .position = s->n_tokens,
-        .tokens = s->tokens,
-        .n_prompt = s->n_prompt,
-        .n_tokens = s->n_tokens,
-        .masked = s->end_ids,
-        .n_masked = sequence_n_generated(s) < s->min_tokens ? s->n_end_ids : 0,
-        .allowed = s->allowed,
-        .text = e->text,
-        .state = s->sampler,
-    };
+    const struct sample_input in = choices_input(s, e->text, logits);
+    if (choices_has(&e->choices, logits_row)) {
+        int32_t token = e->choices.of_row[logits_row];
+        *out = (struct sample){.token = token, .state = s->sampler};
+        return token >= 0 ? SAMPLE_OK : token == CHOICE_NO_TOKEN ? SAMPLE_NO_TOKEN : SAMPLE_NONFINITE;
+    }
     return e->runner.ops->sample ? sample_on_device(e, s, logits_row, &in, out) : sampler_sample(&e->sampler, &in, out);
 }
 
@@ -370,8 +363,7 @@ static bool tell_prompt_token(struct engine *e, struct sequence *s, const float 
         scored.logprob = e->flat_logprob;
         scored.rank = 1;
     } else if (logits) {
-        enum sample_result result =
-            sampler_score(&e->sampler, logits, scored.token, s->n_prompt_logprobs, &scored);
+        enum sample_result result = sampler_score(&e->sampler, logits, scored.token, s->n_prompt_logprobs, &scored);
         if (result != SAMPLE_OK) {
             return fail_sample(e, s, result);
         }
@@ -395,7 +387,8 @@ static void end_draft(struct engine *e, struct sequence *s, size_t n_draft, size
         count(&e->counters.accepted_at[i], 1);
     }
     if (lives) {
-        s->n_computed = s->n_tokens - 1; /* also K and V of the tokens that were kept; those of the others do not count */
+        s->n_computed =
+            s->n_tokens - 1; /* also K and V of the tokens that were kept; those of the others do not count */
         speculation_learn(&s->speculation, n_draft, n_kept);
     }
 }
@@ -403,7 +396,8 @@ static void end_draft(struct engine *e, struct sequence *s, size_t n_draft, size
 /* Whoever waits for this prompt has its first token from the same logits. */
 static void sample_children(struct engine *e, struct sequence *parent, size_t logits_row, const float *logits) {
     int32_t token;
-    for (struct sequence *child; sequence_n_generated(parent) == 0 && (child = scheduler_fork(&e->scheduler, parent));) {
+    for (struct sequence *child;
+         sequence_n_generated(parent) == 0 && (child = scheduler_fork(&e->scheduler, parent));) {
         start_sequence(e, child);
         sample_and_deliver(e, child, logits_row, logits, &token);
     }
@@ -422,12 +416,12 @@ static size_t take_rows(struct engine *e, size_t i, size_t logits_row) {
     size_t n_draft = s->n_draft, n_kept = 0;
     s->n_draft = 0;
     for (; logits_row < b->n_logits && b->logit_rows[logits_row] < b->cu_seqlens[i + 1]; logits_row++) {
-        const float *logits;
+        const float *logits = NULL;
         struct error err;
         if (!lives || wrong) {
             continue; /* behind a token that does not come */
         }
-        if (runner_get_logits(&e->runner, logits_row, &logits, &err) < 0) {
+        if (!choices_has(&e->choices, logits_row) && runner_get_logits(&e->runner, logits_row, &logits, &err) < 0) {
             fail_sequence(e, s, &err);
             lives = false;
         } else if ((size_t)b->positions[b->logit_rows[logits_row]] + 1 < s->n_prompt) {
@@ -466,6 +460,7 @@ static void step(struct engine *e) {
     assert(sch->n_scheduled > 0); /* the oldest always fits */
     size_t n_tokens = scheduled_tokens(sch);
     int rc = run(e, &err);
+    rc = rc == 0 ? choices_make(&e->choices, &e->runner, sch, &e->sampler, e->text, &err) : rc;
     uint64_t computed = clock_now_ns();
     if (rc == 0) {
         scheduler_computed(sch);
@@ -586,6 +581,9 @@ static int open_model(struct engine *e, struct error *err) {
             return -1;
         }
     }
+    if (e->runner.ops->choose && choices_open(&e->choices, e->runner.max_rows, e->runner.ops->choice_edits, err) < 0) {
+        return -1;
+    }
     return runner_self_test(&e->runner, err);
 }
 
@@ -597,6 +595,7 @@ static void close_model(struct engine *e) {
         }
     }
     tokens_free(&e->ordinary);
+    choices_close(&e->choices);
     sampler_destroy(&e->sampler);
     scheduler_destroy(&e->scheduler);
     kv_cache_destroy(&e->kv_cache);

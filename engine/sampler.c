@@ -2,7 +2,7 @@
 
 #include "sampler_choose.h"
 #include "sampler_logits.h"
-#include "sampler_math.h"
+#include <inferd/sampler_math.h>
 #include "sampler_passes.h"
 
 #include <math.h>

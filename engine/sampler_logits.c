@@ -1,8 +1,8 @@
 #include "sampler_logits.h"
 
 #include "dry.h"
-#include "sampler_math.h"
 #include "sampler_passes.h"
+#include <inferd/sampler_math.h>
 
 #include <math.h>
 #include <string.h>
@@ -17,14 +17,14 @@ bool sampler_has_dry(const struct sampling *p) {
 }
 
 /* The first of the last `last_n` tokens (-1 = all). */
-static size_t window_begin(const struct sample_input *in, int32_t last_n) {
+size_t sampler_window_begin(const struct sample_input *in, int32_t last_n) {
     return last_n < 0 || (size_t)last_n >= in->n_tokens ? 0 : in->n_tokens - (size_t)last_n;
 }
 
 /* Each distinct token once: counts > 0 says how often it was generated, -1 that it is in the prompt only. */
 void sampler_penalise(struct sampler *s, const struct sample_input *in, float *z) {
     const struct sampling *p = in->sampling;
-    size_t begin = window_begin(in, p->repeat_last_n);
+    size_t begin = sampler_window_begin(in, p->repeat_last_n);
     if (p->repetition_penalty == 1.0f && begin < in->n_prompt) {
         begin = in->n_prompt; /* the other two do not look at the prompt, which may be long */
     }
@@ -54,7 +54,7 @@ void sampler_penalise(struct sampler *s, const struct sample_input *in, float *z
 
 void sampler_dry(struct sampler *s, const struct sample_input *in, float *z) {
     const struct sampling *p = in->sampling;
-    size_t begin = window_begin(in, p->dry_penalty_last_n), n = in->n_tokens - begin;
+    size_t begin = sampler_window_begin(in, p->dry_penalty_last_n), n = in->n_tokens - begin;
     size_t allowed = (size_t)p->dry_allowed_length, n_breakers = in->text ? p->n_dry_breakers : 0;
     const int32_t *tokens = in->tokens + begin;
     size_t reach = n > allowed ? dry_reach(in->text, p->dry_breakers, n_breakers, tokens, n) : 0;
@@ -78,15 +78,17 @@ void sampler_dry(struct sampler *s, const struct sample_input *in, float *z) {
     }
 }
 
-/* The last token of a bad word whose others are what was generated last. */
+bool sampler_ends_bad_word(const struct sample_input *in, const struct token_sequence *word) {
+    size_t before = word->n - 1;
+    return before == 0 || (before <= in->n_tokens - in->n_prompt &&
+                           memcmp(in->tokens + in->n_tokens - before, word->ids, before * sizeof *word->ids) == 0);
+}
+
 static void mask_bad_words(const struct sample_input *in, float *z) {
     const struct sampling *p = in->sampling;
     for (size_t i = 0; i < p->n_bad_words; i++) {
-        const struct token_sequence *word = &p->bad_words[i];
-        size_t before = word->n - 1;
-        if (before == 0 || (before <= in->n_tokens - in->n_prompt &&
-                            memcmp(in->tokens + in->n_tokens - before, word->ids, before * sizeof *word->ids) == 0)) {
-            z[word->ids[before]] = -INFINITY;
+        if (sampler_ends_bad_word(in, &p->bad_words[i])) {
+            z[p->bad_words[i].ids[p->bad_words[i].n - 1]] = -INFINITY;
         }
     }
 }

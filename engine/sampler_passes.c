@@ -1,6 +1,6 @@
 #include "sampler_passes.h"
 
-#include "sampler_math.h"
+#include <inferd/sampler_math.h>
 
 #include <math.h>
 #if defined(__x86_64__)

@@ -353,10 +353,10 @@ struct backend_ops {
                          const int32_t *positions, const int32_t *slot_mapping, size_t rows,
                          const struct rope_table *table, struct kv_layer *kv, struct error *err);
 
-    /* tokens[i] for rows[i], i < n <= max_rows, from the logits [..][vocab_size] of the last pass; waits. choice_edits
-     * is the most that the edits of all rows may be together; both or none. */
-    int (*choose)(struct backend *b, const float *logits, size_t vocab_size, const struct choice_row *rows, size_t n,
-                  int32_t *tokens, struct error *err);
+    /* tokens[i] for rows[i], i < n <= max_rows, from the logits [..][ld] of the last pass, of whose columns the first
+     * vocab_size count; waits. choice_edits is the most that the edits of all rows may be together; both or none. */
+    int (*choose)(struct backend *b, const float *logits, size_t ld, size_t vocab_size, const struct choice_row *rows,
+                  size_t n, int32_t *tokens, struct error *err);
     size_t choice_edits;
 
     /* Graphs: what is called between begin and end is recorded, not done (no sync, alloc, upload or step_begin there;

@@ -1,5 +1,5 @@
 #include "sampler.h"
-#include "sampler_math.h"
+#include <inferd/sampler_math.h>
 #include "sampler_passes.h"
 
 #include <criterion/criterion.h>

@@ -1,6 +1,6 @@
 /* What each stage keeps, and how likely, beside llama.cpp and transformers (make_sampler_cases.py). */
 #include "sampler.h"
-#include "sampler_math.h"
+#include <inferd/sampler_math.h>
 
 #include <cjson/cJSON.h>
 #include <criterion/criterion.h>

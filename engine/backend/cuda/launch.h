@@ -120,10 +120,10 @@ struct cuda_choice {
     uint8_t greedy, n_stages, stages[CHOICE_STAGES];
     uint64_t random;
 };
-/* tokens[n], n <= CUDA_CHOICE_ROWS; logits[..][vocab_size]; workspace: cuda_choose_workspace bytes. */
+/* tokens[n], n <= CUDA_CHOICE_ROWS; logits[..][ld]; workspace: cuda_choose_workspace bytes. */
 #define CUDA_CHOICE_ROWS 64
 #define CUDA_CHOICE_EDITS 65536 /* of one call of the operation */
-cudaError_t cuda_choose(const float *logits, size_t vocab_size, const struct cuda_choice *choices,
+cudaError_t cuda_choose(const float *logits, size_t ld, size_t vocab_size, const struct cuda_choice *choices,
                         const struct logit_edit *edits, size_t n, int32_t *tokens, void *workspace,
                         cudaStream_t stream);
 size_t cuda_choose_workspace(size_t vocab_size);

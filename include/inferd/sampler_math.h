@@ -18,7 +18,9 @@
 #ifndef SAMPLER_FMA
 #define SAMPLER_FMA(a, b, c) __builtin_fmaf((a), (b), (c))
 #endif
+#ifndef SAMPLER_INLINE
 #define SAMPLER_INLINE static inline __attribute__((always_inline))
+#endif
 
 /*
  * x <= 0, but not below -126. By its bits (-126 is 0xC2FC0000): a comparison of floats keeps compilers from using
