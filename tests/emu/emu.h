@@ -1,0 +1,103 @@
+/*
+ * What a test may do to the emulated devices: describe them, choose the order of their work, make calls fail, and ask
+ * what has happened. C and C++; every function may be called from any thread.
+ *
+ * A program that the test only starts is told the same through the environment: INFERD_EMU, a list of key=value split
+ * by commas, read at the first call of the runtime:
+ *   fast                   order=eager, protect=0, poison=0
+ *   devices, name, sm, compute (80, 90), memory, context (bytes; K, M, G), driver (as 13000; 0: none),
+ *   order (random, lazy, eager), seed, protect, poison, align, verbose
+ *   inject=CALL:N:CODE[:COUNT]   as emu_inject; CALL as in emu_call, in small letters (malloc, host_alloc, launch, ...)
+ *   stall=CALL:N:SECONDS         as emu_inject_stall
+ *   trigger=PATH                 injections and stalls count calls only once that file is there
+ */
+#ifndef EMU_H
+#define EMU_H
+
+#include "cuda_errors.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define EMU_MAX_DEVICES 16
+
+/* When the work of streams is done. Always in a legal order: that of each stream, of events, and of the default stream. */
+enum emu_order {
+    EMU_ORDER_RANDOM, /* mostly only when somebody waits, at random among streams, now and then earlier */
+    EMU_ORDER_LAZY,   /* only what is waited for, in the order of the calls */
+    EMU_ORDER_EAGER,  /* at once; the fastest */
+};
+
+struct emu_options {
+    int devices; /* 0: the driver finds none */
+    char name[64];
+    int sm_count;
+    int compute;          /* 80, 86, 89, 90 */
+    size_t memory_bytes;  /* of each device */
+    size_t context_bytes; /* of them taken by the first use of a device */
+    int driver_version;   /* below CUDART_VERSION: cudaErrorInsufficientDriver; 0: no driver */
+    enum emu_order order;
+    uint64_t seed;
+    bool protect;     /* host code that touches device memory gets SIGSEGV; a kernel that touches another device's too */
+    bool poison;      /* new memory holds NaN of every type, and indices out of any range */
+    size_t alignment; /* 16: the end of an allocation lies at a guard page; 256: as cudaMalloc promises */
+    bool verbose;     /* every refused call is told on stderr */
+};
+
+void emu_default_options(struct emu_options *options); /* without the environment */
+void emu_get_options(struct emu_options *options);
+/* Ends everything on all devices (memory, streams, events, graphs, sticky errors, injections, counters) and starts anew;
+ * what a program still holds is gone. cudaErrorInvalidValue: nonsense, nothing happened. */
+cudaError_t emu_configure(const struct emu_options *options);
+
+/* Calls that can be made to fail. */
+enum emu_call {
+    EMU_CALL_MALLOC,
+    EMU_CALL_HOST_ALLOC,
+    EMU_CALL_LAUNCH,       /* of a kernel, outside of graphs */
+    EMU_CALL_COPY,         /* copies and memsets, outside of graphs */
+    EMU_CALL_SYNC,         /* waiting for a stream, an event, or a device */
+    EMU_CALL_GRAPH_LAUNCH, /* cudaGraphLaunch */
+    EMU_CALL_CREATE,       /* streams, events, capture, graphs */
+    EMU_CALL_MATMUL,       /* cublasLtMatmul */
+    EMU_CALLS
+};
+
+/* The n-th such call from now (1: the next) and count - 1 behind it fail with `code`. A code that a kernel's fault would
+ * give (700 .. 719 without 701 and 704 .. 713) comes as such: the call succeeds, the device's work fails, and the error
+ * stays until cudaDeviceReset; of EMU_CALL_SYNC and EMU_CALL_MALLOC it comes from the call itself. */
+void emu_inject(enum emu_call call, uint64_t n, uint64_t count, cudaError_t code);
+/* The n-th such call takes that many seconds longer. */
+void emu_inject_stall(enum emu_call call, uint64_t n, double seconds);
+void emu_inject_clear(void);
+
+struct emu_counts {
+    uint64_t calls[EMU_CALLS];
+    uint64_t kernels_run, graph_kernels_run; /* the latter by graphs */
+    uint64_t copies_to_device, copies_to_host, copies_on_device, memsets;
+    uint64_t bytes_to_device, bytes_to_host;
+    uint64_t frees;
+    /* now */
+    size_t device_bytes[EMU_MAX_DEVICES]; /* as asked for */
+    size_t host_bytes;                    /* pinned */
+    size_t allocations, streams, events, graphs, pending;
+};
+void emu_get_counts(struct emu_counts *counts);
+void emu_reset_counts(void); /* those that only grow */
+
+/* The sentence about the last call that was refused, or fault, in any thread. "": none. */
+void emu_get_report(char *text, size_t size);
+
+/* Bytes beside allocations that were written to: the number of allocations concerned (0 is well), told by the report. The
+ * same check is made by every wait of a protected device and by cudaFree. */
+size_t emu_check_memory(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
