@@ -15,12 +15,14 @@
 #include "emu_launch.h"
 #include "fiber.h"
 #include "machine_kernel.h"
+#include "signals.h"
 #include "warp_math.h"
 
 #include <atomic>
 #include <memory>
 #include <mutex>
 #include <new>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -130,6 +132,7 @@ struct machine {
     std::vector<red_zone> red_zones;
 
     emu_fiber home = {}; /* the OS thread */
+    void *signal_stack = nullptr;
     emu_fiber fibers[MAX_THREADS] = {};
     unsigned n_fibers = 0;
     emu_fiber *idle[MAX_THREADS] = {};
@@ -160,10 +163,13 @@ bool machine::open() {
     }
     area = (unsigned char *)memory + page;
     emu_fiber_adopt(&home);
+    signal_stack = emu_signals_stack();
+    emu_signals_arm();
     return true;
 }
 
 machine::~machine() {
+    emu_signals_free_stack(signal_stack);
     for (unsigned i = 0; i < n_fibers; i++) {
         emu_fiber_free(&fibers[i]);
     }
@@ -339,9 +345,10 @@ bool next_warp(machine &m) {
 }
 
 void check_rows(machine &m, gpu_warp &w, unsigned matrices) {
+    gpu_thread *last = m.current;
     for (unsigned i = 0; i < 8 * matrices; i++) {
         const unsigned char *p = static_cast<const unsigned char *>(w.rows[i]);
-        m.current = &w.threads[i];
+        m.current = &w.threads[i]; /* whom a fault is told of */
         if (p < m.shared || p + 16 > m.shared + m.shared_bytes) {
             fault(m, cudaErrorIllegalAddress,
                   "load_matrix at %p, which is not in the block's shared memory (%zu bytes at %p)", (const void *)p,
@@ -351,6 +358,7 @@ void check_rows(machine &m, gpu_warp &w, unsigned matrices) {
             fault(m, cudaErrorMisalignedAddress, "load_matrix at %p, which is not aligned by 16", (const void *)p);
         }
     }
+    m.current = last;
 }
 
 /* All lanes are at the same operation: do it. */
@@ -865,6 +873,37 @@ void emu_red_zone(const void *p, size_t size) {
 
 void emu_misaligned(const char *operation, const void *p, size_t alignment) {
     fault(*here, cudaErrorMisalignedAddress, "%s at %p, which is not aligned by %zu", operation, p, alignment);
+}
+
+void emu_machine_signalled(int number, const void *address) {
+    if (here == nullptr || here->running == nullptr) {
+        return;
+    }
+    machine &m = *here;
+    const unsigned char *at = static_cast<const unsigned char *>(address);
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    if (number == SIGFPE) {
+        fault(m, cudaErrorLaunchFailure, "a division by zero, or of the smallest number by -1");
+    }
+    if (emu_fiber_overflowed(m.running, address)) {
+        fault(m, cudaErrorLaunchFailure, "its stack of %d bytes is full", (int)EMU_STACK_SIZE);
+    }
+    if (address == nullptr) {
+        fault(m, cudaErrorMisalignedAddress, "a misaligned vector access, or an address near zero or of no memory");
+    }
+    if (at >= m.area + SHARED_AREA && at < m.area + SHARED_AREA + page) {
+        fault(m, cudaErrorIllegalAddress, "access %zu bytes behind the %zu bytes of shared memory",
+              (size_t)(at - m.shared) - m.shared_bytes, m.shared_bytes);
+    }
+    if (at < m.area && at >= m.area - page) {
+        fault(m, cudaErrorIllegalAddress, "access far before the beginning of the shared memory");
+    }
+    char known[256] = "";
+    if (emu_describe_address != nullptr) {
+        emu_describe_address(address, known, sizeof known);
+    }
+    fault(m, cudaErrorIllegalAddress, "access to the illegal address %p%s%s", address, *known != '\0' ? ": " : "",
+          known);
 }
 
 /* ---- control ---- */
