@@ -17,6 +17,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #define WARP 32
 
@@ -175,6 +176,17 @@ static __device__ __forceinline__ int round_to_i8(float x) { /* to nearest even,
 
 typedef __nv_bfloat16 bf16;
 typedef __half f16;
+
+static __device__ __forceinline__ float f32_of(uint32_t bits) {
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+static __device__ __forceinline__ uint32_t bits_of(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
 
 static __device__ __forceinline__ float to_f32(bf16 x) {
     return __bfloat162float(x);
