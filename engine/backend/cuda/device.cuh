@@ -73,8 +73,8 @@ static __device__ __forceinline__ uint32_t byte_permute(uint32_t a, uint32_t b, 
 static __device__ __forceinline__ uint4 load_16(const void *p) {
     return __ldg((const uint4 *)p);
 }
-static __device__ __forceinline__ void store_16(void *p, uint4 v) {
-    *(uint4 *)p = v;
+static __device__ __forceinline__ void store_16(void *p, uint4 v) { /* one instruction, which *p = v need not become */
+    __stwb((uint4 *)p, v);
 }
 
 /* 16 bytes from global to shared memory, asynchronously; zeros where !valid (p must still be a legal address). */

@@ -77,8 +77,8 @@ static __device__ __forceinline__ void row_store(bf16 *y, const float (&v)[ROW_V
 static __device__ __forceinline__ void row_store(float *y, const float (&v)[ROW_VECTOR], size_t i, size_t n,
                                                  bool wide) {
     if (wide && i + ROW_VECTOR <= n) {
-        *(float4 *)(y + i) = {v[0], v[1], v[2], v[3]};
-        *(float4 *)(y + i + 4) = {v[4], v[5], v[6], v[7]};
+        store_16(y + i, {bits_of(v[0]), bits_of(v[1]), bits_of(v[2]), bits_of(v[3])});
+        store_16(y + i + 4, {bits_of(v[4]), bits_of(v[5]), bits_of(v[6]), bits_of(v[7])});
     } else {
 #pragma unroll
         for (int j = 0; j < ROW_VECTOR; j++) {
