@@ -15,9 +15,10 @@ struct emu_thread {
 };
 struct emu_block {
     uint3 index; /* blockIdx */
-    dim3 block_dim, grid_dim;
+    uint3 block_dim, grid_dim;
 };
-#define EMU_TLS thread_local __attribute__((tls_model("initial-exec")))
+/* Not thread_local: an extern one is reached by a call, lest it wants initialisation. */
+#define EMU_TLS __thread __attribute__((tls_model("initial-exec")))
 extern EMU_TLS struct emu_thread *emu_self;
 extern EMU_TLS struct emu_block emu_here;
 

@@ -127,7 +127,7 @@ static __global__ void indices_kernel(unsigned *seen, std::vector<unsigned> *ord
 
 static void test_indices() {
     std::set<std::vector<unsigned>> orders;
-    for (uint64_t seed : {0, 1, 2, 3, 0}) {
+    for (uint64_t seed : {0u, 1u, 2u, 3u, 0u}) {
         emu_set_order_seed(seed);
         std::vector<unsigned> seen(7 * 3 * 2 * 13 * 2 * 5), order;
         cudaError_t error = LAUNCH(indices_kernel, dim3(7, 3, 2), dim3(13, 2, 5), 0, 0, seen.data(), &order);
