@@ -309,7 +309,8 @@ def parse_metrics(text):
 
 @pytest.fixture(scope="session")
 def shared_daemon(tmp_path_factory):
-    d = Daemon(tmp_path_factory.mktemp("inferd") / "log", max_model_len=2048, max_sequences=32, kv_tokens=32768)
+    # half a head is waited for as long as it may take: less than the default, since several tests send one
+    d = Daemon(tmp_path_factory.mktemp("inferd") / "log", max_model_len=2048, max_sequences=32, kv_tokens=32768, header_timeout=3)
     d.wait_ready()
     d.control = d.complete("The capital of France is", max_tokens=4).json()["choices"][0]["text"]
     yield d
