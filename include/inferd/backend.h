@@ -173,6 +173,7 @@ struct backend_shapes {
     size_t max_blocks;  /* entries of a sequence in step_arrays.block_tables: always this many from then on */
     size_t max_context; /* tokens of a sequence */
     size_t n_heads, n_kv_heads, head_dim;
+    size_t max_logits, vocab_size; /* rows of logits in memory at once; their width */
 };
 
 /* The index arrays of one step. */
@@ -353,7 +354,7 @@ struct backend_ops {
                          const int32_t *positions, const int32_t *slot_mapping, size_t rows,
                          const struct rope_table *table, struct kv_layer *kv, struct error *err);
 
-    /* tokens[i] for rows[i], i < n <= max_rows, from the logits [..][ld] of the last pass, of whose columns the first
+    /* tokens[i] for rows[i], i < n <= max_logits, from the logits [..][ld] of the last pass, of whose columns the first
      * vocab_size count; waits. choice_edits is the most that the edits of all rows may be together; both or none. */
     int (*choose)(struct backend *b, const float *logits, size_t ld, size_t vocab_size, const struct choice_row *rows,
                   size_t n, int32_t *tokens, struct error *err);

@@ -184,6 +184,7 @@ static void cuda_close(struct backend *b) {
     }
     cublas_close(b->cublas);
     cuda_step_close(b);
+    cuda_choose_close(b);
     cuda_slots_close(&b->staging);
     cuda_slots_close(&b->copy_slots);
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++) {
@@ -259,6 +260,7 @@ static int cuda_reserve(struct backend *b, const struct backend_shapes *s, struc
     size_t attention =
         cuda_attention_workspace(&b->device, s->max_sequences, s->n_heads, s->n_kv_heads, s->head_dim, s->max_context);
     TRY(cuda_grow(b, &b->scratch, attention, "the workspace of attention", err));
+    TRY(cuda_choose_reserve(b, s->max_logits, s->vocab_size, err));
     b->fixed = true;
     return 0;
 }
@@ -309,6 +311,8 @@ const struct backend_ops backend_cuda_ops = {
     .silu_mul_i8 = cuda_op_silu_mul_i8,
     .linear_i8 = cuda_op_linear_i8,
     .rope_kv_store = cuda_op_rope_kv_store,
+    .choose = cuda_op_choose,
+    .choice_edits = CUDA_CHOICE_EDITS,
     .graph_begin = cuda_graph_begin,
     .graph_end = cuda_graph_end,
     .graph_launch = cuda_graph_launch,

@@ -47,6 +47,14 @@ struct cuda_step {
     size_t max_rows, max_sequences, max_blocks;
 };
 
+/* Of choose: what is asked, its choices first, and the tokens that come back. */
+struct cuda_chooser {
+    struct cuda_buffer input, tokens;
+    struct cuda_slots slots;
+    int32_t *host_tokens; /* pinned */
+    size_t max_rows;
+};
+
 #define CUDA_COPY_PAIRS 1024 /* of kv_copy, uploaded at a time */
 
 struct backend {
@@ -68,6 +76,7 @@ struct backend {
     struct cublas *cublas;
     struct cuda_slots staging;
     struct cuda_step step;
+    struct cuda_chooser chooser;
 
     /* Scratch of one operation. */
     struct cuda_buffer scratch;           /* partial sums of products and of attention; cuBLASLt's workspace */
@@ -164,6 +173,13 @@ int cuda_op_attention(struct backend *b, const struct attention_args *args, stru
 int cuda_step_reserve(struct backend *b, size_t max_rows, size_t max_sequences, size_t max_blocks, struct error *err);
 void cuda_step_close(struct backend *b);
 int cuda_step_begin(struct backend *b, const struct step_arrays *host, struct step_arrays *device, struct error *err);
+
+/* ---- op_choose.c ---- */
+
+int cuda_choose_reserve(struct backend *b, size_t max_rows, size_t vocab_size, struct error *err);
+void cuda_choose_close(struct backend *b);
+int cuda_op_choose(struct backend *b, const float *logits, size_t ld, size_t vocab_size, const struct choice_row *rows,
+                   size_t n, int32_t *tokens, struct error *err);
 
 /* ---- graph.c ---- */
 

@@ -1,0 +1,102 @@
+/*
+ * Choices of tokens: what is asked goes to the device in one copy (choices, then their edits), the kernel runs once for
+ * each CUDA_CHOICE_ROWS rows, and the tokens come back in one copy.
+ */
+#include "cuda.h"
+
+#include <string.h>
+
+int cuda_choose_reserve(struct backend *b, size_t max_rows, size_t vocab_size, struct error *err) {
+    struct cuda_chooser *c = &b->chooser;
+    size_t bytes = max_rows * sizeof(struct cuda_choice) + CUDA_CHOICE_EDITS * sizeof(struct logit_edit);
+    TRY(cuda_grow(b, &b->scratch, cuda_choose_workspace(vocab_size), "the workspace of choices", err));
+    TRY(cuda_grow(b, &c->input, bytes, "choices", err));
+    TRY(cuda_grow(b, &c->tokens, max_rows * sizeof(int32_t), "chosen tokens", err));
+    if (c->max_rows < max_rows) {
+        cuda_slots_close(&c->slots);
+        TRY(cuda_slots_open(b, &c->slots, bytes, err));
+        cudaFreeHost(c->host_tokens);
+        c->host_tokens = NULL;
+        TRY(cuda_check(b, cudaHostAlloc((void **)&c->host_tokens, max_rows * sizeof(int32_t), cudaHostAllocDefault),
+                       "pinned host memory", err));
+        c->max_rows = max_rows;
+    }
+    return 0;
+}
+
+void cuda_choose_close(struct backend *b) {
+    struct cuda_chooser *c = &b->chooser;
+    cuda_slots_close(&c->slots);
+    cudaFreeHost(c->host_tokens);
+    cudaFree(c->input.data);
+    cudaFree(c->tokens.data);
+    *c = (struct cuda_chooser){0};
+}
+
+static struct cuda_choice choice_of(const struct choice_row *r, size_t first_edit) {
+    struct cuda_choice c = {
+        .logits_row = (uint32_t)r->logits_row,
+        .first_edit = (uint32_t)first_edit,
+        .n_edits = (uint32_t)r->n_edits,
+        .top_k = r->top_k,
+        .min_keep = r->min_keep,
+        .repetition_penalty = r->repetition_penalty,
+        .frequency_penalty = r->frequency_penalty,
+        .presence_penalty = r->presence_penalty,
+        .temperature = r->temperature,
+        .top_p = r->top_p,
+        .min_p = r->min_p,
+        .greedy = r->greedy,
+        .n_stages = r->n_stages,
+        .random = r->random,
+    };
+    memcpy(c.stages, r->stages, sizeof c.stages);
+    return c;
+}
+
+/* Choices and edits to the device; its edits lie behind max_rows choices. */
+static int send(struct backend *b, const struct choice_row *rows, size_t n, struct error *err) {
+    struct cuda_chooser *c = &b->chooser;
+    void *host;
+    size_t n_edits = 0;
+    TRY(cuda_slot(b, &c->slots, &host, err));
+    struct cuda_choice *choices = host;
+    struct logit_edit *edits = (struct logit_edit *)(choices + c->max_rows);
+    for (size_t i = 0; i < n; i++) {
+        if (rows[i].n_edits > CUDA_CHOICE_EDITS - n_edits) {
+            return error_set(err, ERROR_INTERNAL, "choose: more than %d edits of logits", CUDA_CHOICE_EDITS);
+        }
+        choices[i] = choice_of(&rows[i], n_edits);
+        if (rows[i].n_edits > 0) {
+            memcpy(edits + n_edits, rows[i].edits, rows[i].n_edits * sizeof *edits);
+        }
+        n_edits += rows[i].n_edits;
+    }
+    size_t bytes = n_edits > 0 ? (size_t)((char *)(edits + n_edits) - (char *)host) : n * sizeof *choices;
+    TRY(cuda_check(b, cudaMemcpyAsync(c->input.data, host, bytes, cudaMemcpyHostToDevice, b->stream),
+                   "a copy to the device", err));
+    return cuda_slot_sent(b, &c->slots, err);
+}
+
+int cuda_op_choose(struct backend *b, const float *logits, size_t ld, size_t vocab_size, const struct choice_row *rows,
+                   size_t n, int32_t *tokens, struct error *err) {
+    struct cuda_chooser *c = &b->chooser;
+    TRY(cuda_alive(b, err));
+    if (!b->fixed || n > c->max_rows) {
+        TRY(cuda_choose_reserve(b, n > c->max_rows ? n : c->max_rows, vocab_size, err));
+    }
+    TRY(send(b, rows, n, err));
+    const struct cuda_choice *choices = c->input.data;
+    const struct logit_edit *edits = (const struct logit_edit *)(choices + c->max_rows);
+    int32_t *out = c->tokens.data;
+    for (size_t i = 0; i < n; i += CUDA_CHOICE_ROWS) {
+        size_t some = n - i < CUDA_CHOICE_ROWS ? n - i : CUDA_CHOICE_ROWS;
+        TRY(cuda_check(b, cuda_choose(logits, ld, vocab_size, choices + i, edits, some, out + i, b->scratch.data, b->stream),
+                       "choosing tokens", err));
+    }
+    TRY(cuda_check(b, cudaMemcpyAsync(c->host_tokens, out, n * sizeof *out, cudaMemcpyDeviceToHost, b->stream),
+                   "a copy to the host", err));
+    TRY(cuda_check(b, cudaStreamSynchronize(b->stream), "waiting for the device", err));
+    memcpy(tokens, c->host_tokens, n * sizeof *tokens);
+    return 0;
+}
