@@ -724,6 +724,8 @@ void engine_get_info(const struct engine *e, struct engine_info *out) {
         .kv_bytes = r->kv_token_bytes * e->n_kv_blocks * e->limits.kv_block_size,
         .workspace_bytes = r->decoder.workspace_bytes,
     };
+    memcpy(out->memory_planned, r->kv.bytes, sizeof out->memory_planned);
+    memcpy(out->memory_used, r->memory_used, sizeof out->memory_used);
 }
 
 int engine_submit(struct engine *e, const struct engine_request *r, struct error *err) {

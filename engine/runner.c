@@ -1,5 +1,7 @@
 #include "runner.h"
 
+#include "model/decoder_graph.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -16,12 +18,9 @@ static int find_kv_dtype(const char *name, enum dtype *out, struct error *err) {
     return 0;
 }
 
-/* Each array of the step at its largest. */
+/* Each array of the step at its largest; max_blocks is set. */
 static int open_batch(struct runner *r, struct error *err) {
     struct decoder_batch *b = &r->batch;
-    b->max_blocks = r->kv.n_blocks;
-    size_t longest = (r->kv.max_model_len + r->decoder.limits.kv_block_size - 1) / r->decoder.limits.kv_block_size;
-    b->max_blocks = longest < b->max_blocks ? longest : b->max_blocks;
     const struct {
         int32_t **array;
         size_t n;
@@ -51,25 +50,122 @@ static void close_batch(struct runner *r) {
     }
 }
 
-static int plan_kv(struct runner *r, const struct engine_config *config, const struct model_config *model,
-                   size_t weight_bytes, size_t available, size_t max_logits, enum dtype kv_dtype, struct error *err) {
-    struct kv_plan_input in = {
-        .available = available,
+/* What does not change between the plan before the device has reserved memory, and the one after. */
+static int describe_plan(struct runner *r, const struct engine_config *config, const struct model_config *model,
+                         size_t available, size_t max_logits, enum dtype kv_dtype, struct plan_input *out, struct error *err) {
+    const struct backend_info *b = &r->backend_info;
+    *out = (struct plan_input){
+        .total = b->own_memory ? b->memory_total : available,
         .utilization = config->memory_utilization,
-        .weight_bytes = weight_bytes,
+        .context_bytes = b->memory_overhead,
         .block_size = config->kv_block_size,
         .context_length = model->context_length,
         .max_model_len = config->max_model_len,
         .max_sequences = config->max_sequences,
         .kv_tokens = config->kv_tokens,
+        .fill = b->memory_is_ours,
     };
     if (!decoder_kv_token_bytes(model, kv_dtype, &r->kv_token_bytes) ||
-        !decoder_workspace_bytes(model, r->ops, r->backend_info.activation_dtype, r->max_rows, max_logits,
-                                 &in.workspace_bytes)) {
+        !decoder_workspace_bytes(model, r->ops, b->activation_dtype, r->max_rows, max_logits, &out->workspace_bytes)) {
         return error_set(err, ERROR_DOES_NOT_FIT, "the model's memory is larger than the address space");
     }
-    in.token_bytes = r->kv_token_bytes;
-    return kv_plan_make(&in, &r->kv, err);
+    out->token_bytes = r->kv_token_bytes;
+    if (config->cuda_graphs && r->ops->graph_begin) {
+        size_t most = config->max_sequences < max_logits ? config->max_sequences : max_logits;
+        out->graph_bytes = plan_graph_bytes(decoder_graph_count(most), model->n_layers);
+    }
+    return 0;
+}
+
+/* Bytes of the device that were taken since `before`, which becomes what is taken now; `otherwise` without such numbers. */
+static int taken_since(struct runner *r, size_t *before, size_t otherwise, size_t *out, struct error *err) {
+    size_t now;
+    *out = otherwise;
+    if (!r->ops->memory_used) {
+        return 0;
+    }
+    if (r->ops->memory_used(r->backend, &now, err) < 0) {
+        return -1;
+    }
+    *out = now > *before ? now - *before : 0;
+    *before = now;
+    return 0;
+}
+
+/* Between the weights and KV, which gets what is left: what the device needs for its largest step. *planned is told. */
+static int reserve(struct runner *r, const struct model_config *model, struct plan_input *in, size_t *taken, struct error *err) {
+    struct plan first;
+    size_t bytes;
+    if (plan_make(in, &first, err) < 0) {
+        return -1;
+    }
+    size_t longest = (first.max_model_len + in->block_size - 1) / in->block_size;
+    r->batch.max_blocks = longest < first.n_blocks ? longest : first.n_blocks;
+    const struct backend_shapes shapes = {.max_rows = r->max_rows,
+                                          .max_sequences = r->max_sequences,
+                                          .max_blocks = r->batch.max_blocks,
+                                          .max_context = first.max_model_len,
+                                          .n_heads = model->n_heads,
+                                          .n_kv_heads = model->n_kv_heads,
+                                          .head_dim = model->head_dim};
+    if (r->ops->reserve && r->ops->reserve(r->backend, &shapes, err) < 0) {
+        return -1;
+    }
+    if (taken_since(r, taken, 0, &bytes, err) < 0) {
+        return -1;
+    }
+    in->workspace_bytes += bytes;
+    return 0;
+}
+
+static int open_model(struct runner *r, const struct engine_config *config, const struct model_config *model,
+                      struct weights *weights, size_t available, size_t max_logits, enum dtype kv_dtype, struct error *err) {
+    struct plan_input in;
+    size_t taken = r->backend_info.memory_overhead, used, now;
+    if (describe_plan(r, config, model, available, max_logits, kv_dtype, &in, err) < 0 ||
+        taken_since(r, &taken, weights->bytes, &used, err) < 0) {
+        return -1;
+    }
+    in.weight_bytes = used > weights->bytes ? used : weights->bytes;
+    size_t reserved = in.workspace_bytes;
+    if (reserve(r, model, &in, &taken, err) < 0 || plan_make(&in, &r->kv, err) < 0) {
+        return -1;
+    }
+    reserved = in.workspace_bytes - reserved;
+    memcpy(r->memory_used, r->kv.bytes, sizeof r->memory_used);
+    r->memory_used[ENGINE_MEMORY_MARGIN] = 0;
+    const struct decoder_limits limits = {.max_rows = r->max_rows,
+                                          .max_logits = max_logits,
+                                          .kv_blocks = r->kv.n_blocks,
+                                          .kv_block_size = config->kv_block_size,
+                                          .kv_dtype = kv_dtype,
+                                          .max_context = r->kv.max_model_len};
+    if (decoder_open(&r->decoder, model, weights, &limits, err) < 0 ||
+        taken_since(r, &taken, r->kv.bytes[ENGINE_MEMORY_WORKSPACE] + r->kv.bytes[ENGINE_MEMORY_KV] - reserved, &now, err) < 0) {
+        return -1;
+    }
+    r->memory_used[ENGINE_MEMORY_WEIGHTS] = used;
+    now += reserved;
+    r->memory_used[ENGINE_MEMORY_WORKSPACE] =
+        now > r->kv.bytes[ENGINE_MEMORY_KV] ? now - r->kv.bytes[ENGINE_MEMORY_KV] : 0;
+    return 0;
+}
+
+/* Everything that the device remembers of a step was run once. */
+static int warm_up(struct runner *r, const struct engine_config *config, struct error *err) {
+    size_t taken = 0, bytes;
+    if (taken_since(r, &taken, 0, &bytes, err) < 0 ||
+        decoder_warm_up(&r->decoder, &r->batch, r->max_sequences, config->cuda_graphs, err) < 0) {
+        return -1;
+    }
+    return taken_since(r, &taken, 0, &r->memory_used[ENGINE_MEMORY_GRAPHS], err);
+}
+
+static int open_host_logits(struct runner *r, struct error *err) {
+    size_t row = r->decoder.config.vocab_size * sizeof(float);
+    return r->backend_info.own_memory && !r->ops->sample
+               ? r->ops->host_alloc(r->backend, r->decoder.limits.max_logits * row, (void **)&r->host_logits, err)
+               : 0;
 }
 
 static int open_all(struct runner *r, const struct engine_config *config, size_t max_logits, size_t available,
@@ -97,23 +193,14 @@ static int open_all(struct runner *r, const struct engine_config *config, size_t
         return -1;
     }
     r->ops->info(r->backend, &r->backend_info);
-    available = r->backend_info.own_memory ? r->backend_info.memory_total : available;
     if (weights_load(&weights, &model, r->file, format, r->ops, r->backend, err) < 0) {
         return -1;
     }
-    if (plan_kv(r, config, &model, weights.bytes, available, max_logits, kv_dtype, err) < 0) {
+    if (open_model(r, config, &model, &weights, available, max_logits, kv_dtype, err) < 0) {
         weights_unload(&weights);
         return -1;
     }
-    const struct decoder_limits limits = {.max_rows = r->max_rows,
-                                          .max_logits = max_logits,
-                                          .kv_blocks = r->kv.n_blocks,
-                                          .kv_block_size = config->kv_block_size,
-                                          .kv_dtype = kv_dtype};
-    if (decoder_open(&r->decoder, &model, &weights, &limits, err) < 0) {
-        return -1;
-    }
-    return open_batch(r, err);
+    return open_batch(r, err) < 0 || open_host_logits(r, err) < 0 ? -1 : warm_up(r, config, err);
 }
 
 int runner_open(struct runner *r, const struct engine_config *config, size_t max_logits, struct error *err) {
@@ -141,6 +228,9 @@ void runner_close(struct runner *r) {
     }
     if (r->backend) {
         close_batch(r);
+        if (r->host_logits) {
+            r->ops->host_free(r->backend, r->host_logits);
+        }
         decoder_close(&r->decoder);
         r->ops->close(r->backend);
     }
@@ -148,18 +238,26 @@ void runner_close(struct runner *r) {
     *r = (struct runner){0};
 }
 
+/* The n rows of logits that lie on the device, to where the host reads them. */
+static int fetch_logits(struct runner *r, size_t n, struct error *err) {
+    size_t row = r->decoder.config.vocab_size * sizeof(float);
+    return r->host_logits && n > 0 ? r->ops->download(r->backend, r->host_logits, r->decoder.logits, n * row, err) : 0;
+}
+
 int runner_run(struct runner *r, struct error *err) {
     size_t most = r->decoder.limits.max_logits, n = r->batch.n_logits;
+    n = n < most ? n : most;
     r->logits_first = r->logits_end = 0;
-    if (decoder_forward(&r->decoder, &r->batch, err) < 0) {
+    if (decoder_forward(&r->decoder, &r->batch, err) < 0 || fetch_logits(r, n, err) < 0) {
         return -1;
     }
-    r->logits_end = n < most ? n : most;
+    r->logits_end = n;
     return 0;
 }
 
 const float *runner_logits(const struct runner *r, size_t i) {
-    return (const float *)r->decoder.logits + (i - r->logits_first) * r->decoder.config.vocab_size;
+    const float *logits = r->host_logits ? r->host_logits : (const float *)r->decoder.logits;
+    return logits + (i - r->logits_first) * r->decoder.config.vocab_size;
 }
 
 int runner_get_logits(struct runner *r, size_t i, const float **out, struct error *err) {
@@ -167,7 +265,7 @@ int runner_get_logits(struct runner *r, size_t i, const float **out, struct erro
         size_t most = r->decoder.limits.max_logits, n = r->batch.n_logits - i;
         n = n < most ? n : most;
         r->logits_first = r->logits_end = i;
-        if (decoder_logits(&r->decoder, i, n, err) < 0) {
+        if (decoder_logits(&r->decoder, i, n, err) < 0 || fetch_logits(r, n, err) < 0) {
             return -1;
         }
         r->logits_end = i + n;
@@ -196,7 +294,11 @@ void runner_fill_plain(struct runner *r, const int32_t *tokens, size_t begin, si
 
 int runner_self_test(struct runner *r, struct error *err) {
     static const int32_t token = 0;
-    runner_fill_plain(r, &token, 0, 1);
+    if (r->ops->ready) {
+        decoder_fill(&r->decoder, &r->batch, r->max_rows, r->max_sequences, true);
+    } else {
+        runner_fill_plain(r, &token, 0, 1);
+    }
     if (runner_run(r, err) < 0) {
         return error_prefix(err, "self-test");
     }
@@ -207,7 +309,7 @@ int runner_self_test(struct runner *r, struct error *err) {
         return r->ops->sample(r->backend, &row, 1, &chosen, err) < 0 ? error_prefix(err, "self-test") : 0;
     }
     const float *logits = runner_logits(r, 0);
-    for (size_t i = 0; i < r->decoder.config.vocab_size; i++) {
+    for (size_t i = 0; i < r->logits_end * r->decoder.config.vocab_size; i++) {
         if (!isfinite(logits[i])) {
             return error_set(err, ERROR_MODEL, "%s: self-test: the model computes values that are not finite numbers",
                              model_file_path(r->file));

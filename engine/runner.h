@@ -7,6 +7,7 @@
 
 #include "memory.h"
 #include "model/decoder.h"
+#include "plan.h"
 
 #include <inferd/engine.h>
 
@@ -20,8 +21,10 @@ struct runner {
     struct decoder_batch batch; /* arrays of host_alloc, with room for the largest step */
     size_t max_rows, max_sequences;
     size_t logits_first, logits_end; /* which of batch.logit_rows have their logits in memory */
-    struct kv_plan kv;
+    float *host_logits; /* [max_logits][vocab_size] of a device that does not sample; pinned */
+    struct plan kv;
     size_t kv_token_bytes;
+    size_t memory_used[ENGINE_MEMORY_KINDS]; /* as planned, where a device does not tell */
 };
 
 /* max_logits: rows of logits in memory at once, 0 = what the engine needs: max_sequences, and no fewer than
@@ -40,7 +43,8 @@ const float *runner_logits(const struct runner *r, size_t i);
 /* The same of any row: those that are not in memory are computed, in place of what is. Best asked for in order. */
 int runner_get_logits(struct runner *r, size_t i, const float **out, struct error *err);
 
-/* One token through everything; fails if its logits are not finite. KV block 0 is written. */
+/* Fails if logits are not finite. On a device with `ready` first all that start-up has to run there (decoder_warm_up),
+ * then the largest step, else one token. KV blocks from 0 on are written. */
 int runner_self_test(struct runner *r, struct error *err);
 
 /* r->batch: rows [begin, end) of one sequence from position 0 on, whose KV block i is block i; logits of all rows. */

@@ -1,6 +1,7 @@
 #include "model/decoder.h"
 
 #include "base/checked.h"
+#include "model/decoder_graph.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -143,6 +144,7 @@ void decoder_close(struct decoder *d) {
     if (!d || !d->ops) {
         return;
     }
+    decoder_graphs_close(d);
     for (size_t i = 0; d->kv && i < d->config.n_layers; i++) {
         if (d->kv[i].data) {
             d->ops->free(d->backend, d->kv[i].data);
@@ -354,11 +356,24 @@ static void largest(struct decoder_batch *b) {
     }
 }
 
-/* Puts b's arrays where the operations read them. */
-static int place(struct decoder *d, struct decoder_batch *b, struct error *err) {
-    const struct step_arrays host = {b->token_ids,    b->positions,    b->slot_mapping, b->cu_seqlens,
-                                     b->context_lens, b->block_tables, b->logit_rows,   b->rows,
-                                     b->n_sequences,  b->max_blocks,   b->n_logits};
+int decoder_place(struct decoder *d, struct decoder_batch *b, struct error *err) {
+    size_t block_size = d->limits.kv_block_size;
+    largest(b);
+    if (!d->ops->step_begin) {
+        return 0;
+    }
+    const struct step_arrays host = {.token_ids = b->token_ids,
+                                     .positions = b->positions,
+                                     .slot_mapping = b->slot_mapping,
+                                     .cu_seqlens = b->cu_seqlens,
+                                     .context_lens = b->context_lens,
+                                     .block_tables = b->block_tables,
+                                     .logit_rows = b->logit_rows,
+                                     .rows = b->rows,
+                                     .n_sequences = b->n_sequences,
+                                     .max_blocks = b->max_blocks,
+                                     .n_logits = b->n_logits,
+                                     .used_blocks = (b->max_context + block_size - 1) / block_size};
     struct step_arrays at;
     TRY(d->ops->step_begin(d->backend, &host, &at, err));
     b->token_ids = at.token_ids;
@@ -371,17 +386,22 @@ static int place(struct decoder *d, struct decoder_batch *b, struct error *err) 
     return 0;
 }
 
+int decoder_queue(struct decoder *d, const struct decoder_batch *b, struct error *err) {
+    TRY(forward_layers(d, b, err));
+    return head(d, 0, b->n_logits < d->limits.max_logits ? b->n_logits : d->limits.max_logits, err);
+}
+
 int decoder_forward(struct decoder *d, const struct decoder_batch *batch, struct error *err) {
     struct decoder_batch b = *batch;
-    largest(&b);
+    const struct decoder_graph *graph = decoder_graph_for(d, &b);
     for (size_t l = 0; b.n_copies > 0 && l < d->config.n_layers; l++) {
         TRY(d->ops->kv_copy(d->backend, &d->kv[l], b.copy_from, b.copy_to, b.n_copies, err));
     }
-    if (d->ops->step_begin) {
-        TRY(place(d, &b, err));
+    if (graph) {
+        decoder_graph_pad(&b, graph->rows);
     }
-    TRY(forward_layers(d, &b, err));
-    TRY(head(d, 0, b.n_logits < d->limits.max_logits ? b.n_logits : d->limits.max_logits, err));
+    TRY(decoder_place(d, &b, err));
+    TRY(graph ? d->ops->graph_launch(d->backend, graph->recorded, err) : decoder_queue(d, &b, err));
     return d->ops->sync(d->backend, err);
 }
 

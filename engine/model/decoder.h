@@ -37,7 +37,10 @@ struct decoder_limits {
     size_t max_rows, max_logits; /* rows of a step; rows of logits that lie in memory at once */
     size_t kv_blocks, kv_block_size;
     enum dtype kv_dtype;
+    size_t max_context; /* tokens of a sequence; for graphs alone */
 };
+
+struct decoder_graphs; /* model/decoder_graph.h */
 
 struct decoder {
     const struct backend_ops *ops;
@@ -49,6 +52,7 @@ struct decoder {
     struct kv_layer *kv;                /* [n_layers], owned, with their device memory */
     struct decoder_limits limits;
     enum dtype activation; /* of all activations but x, x_last and logits, which are F32 */
+    struct decoder_graphs *graphs;    /* decode steps that were recorded, NULL if none; owned */
     struct decoder_observer observer; /* see NULL: nobody; set after decoder_open */
 
     /* Workspace, device memory; q_dim = n_heads * head_dim, kv_dim = n_kv_heads * head_dim. */
@@ -81,6 +85,12 @@ void decoder_close(struct decoder *d); /* NULL, a zeroed and a half-open one are
  * are fewer) lie in d->logits when it returns, after a sync.
  */
 int decoder_forward(struct decoder *d, const struct decoder_batch *batch, struct error *err);
+
+/* The pass of decoder_forward without its copies and its sync, from arrays that lie where operations read them, max_query
+ * and max_context set: what a graph records. */
+int decoder_queue(struct decoder *d, const struct decoder_batch *batch, struct error *err);
+/* Puts b's arrays there (for a device alone), and sets max_query and max_context to the largest of the batch. */
+int decoder_place(struct decoder *d, struct decoder_batch *b, struct error *err);
 
 /* Until the next step: put the logits of logit_rows[first..first + n) into d->logits instead, n <= max_logits. */
 int decoder_logits(struct decoder *d, size_t first, size_t n, struct error *err);

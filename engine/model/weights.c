@@ -153,9 +153,10 @@ static int load_matrix(const struct load *l, const struct entry *e, struct weigh
     if (matrix_convert(&e->matrix, l->source.file, l->format, l->threads, &c, err) < 0) {
         return -1;
     }
+    const void *given = c.w.data;
     int rc = w->ops->weight_load(w->backend, &c.w, err);
     free(c.scales);
-    if (rc < 0 || c.w.dtype == DTYPE_I8) { /* the backend keeps its own */
+    if (rc < 0 || c.w.dtype == DTYPE_I8 || c.w.data != given) { /* the backend keeps its own */
         free(c.data);
         model_file_release(l->source.file, t->data, t->size);
     } else if (c.data) {

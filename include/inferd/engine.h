@@ -45,6 +45,17 @@ struct engine_config {
 };
 void engine_config_default(struct engine_config *c);
 
+/* What memory is for. MARGIN: what is left free. */
+enum engine_memory {
+    ENGINE_MEMORY_WEIGHTS,
+    ENGINE_MEMORY_WORKSPACE, /* activations, logits, the arrays of a step */
+    ENGINE_MEMORY_GRAPHS,
+    ENGINE_MEMORY_CONTEXT, /* of a device: the driver's, libraries', other processes' */
+    ENGINE_MEMORY_KV,
+    ENGINE_MEMORY_MARGIN,
+    ENGINE_MEMORY_KINDS
+};
+
 struct engine_info {
     const char *architecture; /* "llama", "qwen2", ... */
     const char *model_name;   /* from the file's metadata, or its file name */
@@ -59,6 +70,8 @@ struct engine_info {
     size_t max_model_len;
     size_t kv_blocks, kv_block_size;
     size_t weight_bytes, kv_bytes, workspace_bytes;
+    size_t memory_planned[ENGINE_MEMORY_KINDS]; /* bytes: as computed before they were taken, and as they are */
+    size_t memory_used[ENGINE_MEMORY_KINDS];
 };
 
 /* Load the model, take all memory, run one self-test token, start the thread. Blocks (seconds). */

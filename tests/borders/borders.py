@@ -47,11 +47,11 @@ PUBLIC_OF = {
 }
 
 # The files right in engine/: each may include only those before it. Stems of one group do not see one another.
-ENGINE_ORDER = [{"kv_cache", "stop_matcher", "event_ring", "step_stats", "memory", "ordinary_tokens", "speculation", "dry",
+ENGINE_ORDER = [{"kv_cache", "stop_matcher", "event_ring", "step_stats", "memory", "plan", "ordinary_tokens", "speculation", "dry",
                  "sampler_state", "sampling", "text_open"},
                 {"sequence", "sampler_passes"}, {"batch", "mailbox", "wait_queue", "sampler_types"}, {"sampler_logits", "sampler_select"},
                 {"sampler_choose"}, {"sampler", "sampler_device", "scheduler", "runner"}, {"choices"}, {"text_export", "quantize_layer", "quantize_config", "quantize_folder"},
-                {"quantize_calibrate", "bench_model"}, {"plan", "eval", "bench", "quantize"}, {"engine"}]
+                {"quantize_calibrate", "bench_model"}, {"eval", "bench", "quantize"}, {"engine"}]
 
 # Includes of what lies with the tests: the kernels' header has a twin on the emulator.
 OF_TESTS = {("engine/backend/cuda/device.cuh", "device.h")}
