@@ -238,26 +238,24 @@ void runner_close(struct runner *r) {
     *r = (struct runner){0};
 }
 
-/* The n rows of logits that lie on the device, to where the host reads them. */
-static int fetch_logits(struct runner *r, size_t n, struct error *err) {
-    size_t row = r->decoder.config.vocab_size * sizeof(float);
-    return r->host_logits && n > 0 ? r->ops->download(r->backend, r->host_logits, r->decoder.logits, n * row, err) : 0;
+/* n rows of the logits in memory from `first` on, from the device to where the host reads them. */
+static int fetch_logits(struct runner *r, size_t first, size_t n, struct error *err) {
+    size_t row = r->decoder.config.vocab_size;
+    return r->host_logits && n > 0
+               ? r->ops->download(r->backend, r->host_logits + first * row, (const float *)r->decoder.logits + first * row,
+                                  n * row * sizeof(float), err)
+               : 0;
 }
 
 int runner_run(struct runner *r, struct error *err) {
     size_t most = r->decoder.limits.max_logits, n = r->batch.n_logits;
     n = n < most ? n : most;
     r->logits_first = r->logits_end = 0;
-    if (decoder_forward(&r->decoder, &r->batch, err) < 0 || fetch_logits(r, n, err) < 0) {
+    if (decoder_forward(&r->decoder, &r->batch, err) < 0 || (!r->ops->choose && fetch_logits(r, 0, n, err) < 0)) {
         return -1;
     }
     r->logits_end = n;
     return 0;
-}
-
-const float *runner_logits(const struct runner *r, size_t i) {
-    const float *logits = r->host_logits ? r->host_logits : (const float *)r->decoder.logits;
-    return logits + (i - r->logits_first) * r->decoder.config.vocab_size;
 }
 
 int runner_get_logits(struct runner *r, size_t i, const float **out, struct error *err) {
@@ -265,12 +263,16 @@ int runner_get_logits(struct runner *r, size_t i, const float **out, struct erro
         size_t most = r->decoder.limits.max_logits, n = r->batch.n_logits - i;
         n = n < most ? n : most;
         r->logits_first = r->logits_end = i;
-        if (decoder_logits(&r->decoder, i, n, err) < 0 || fetch_logits(r, n, err) < 0) {
+        if (decoder_logits(&r->decoder, i, n, err) < 0 || (!r->ops->choose && fetch_logits(r, 0, n, err) < 0)) {
             return -1;
         }
         r->logits_end = i + n;
     }
-    *out = runner_logits(r, i);
+    size_t row = i - r->logits_first;
+    if (r->ops->choose && fetch_logits(r, row, 1, err) < 0) { /* most are never asked for */
+        return -1;
+    }
+    *out = (r->host_logits ? r->host_logits : (const float *)r->decoder.logits) + row * r->decoder.config.vocab_size;
     return 0;
 }
 
@@ -308,11 +310,16 @@ int runner_self_test(struct runner *r, struct error *err) {
         int32_t chosen;
         return r->ops->sample(r->backend, &row, 1, &chosen, err) < 0 ? error_prefix(err, "self-test") : 0;
     }
-    const float *logits = runner_logits(r, 0);
-    for (size_t i = 0; i < r->logits_end * r->decoder.config.vocab_size; i++) {
-        if (!isfinite(logits[i])) {
-            return error_set(err, ERROR_MODEL, "%s: self-test: the model computes values that are not finite numbers",
-                             model_file_path(r->file));
+    for (size_t i = 0; i < r->logits_end; i++) {
+        const float *logits;
+        if (runner_get_logits(r, i, &logits, err) < 0) {
+            return error_prefix(err, "self-test");
+        }
+        for (size_t j = 0; j < r->decoder.config.vocab_size; j++) {
+            if (!isfinite(logits[j])) {
+                return error_set(err, ERROR_MODEL, "%s: self-test: the model computes values that are not finite numbers",
+                                 model_file_path(r->file));
+            }
         }
     }
     return 0;

@@ -38,9 +38,8 @@ void runner_close(struct runner *r); /* NULL, a zeroed and a half-open one are f
 
 /* Run the step in r->batch. */
 int runner_run(struct runner *r, struct error *err);
-/* Logits [vocab_size] of the i-th of batch.logit_rows after a run, i < max_logits; valid until the next. */
-const float *runner_logits(const struct runner *r, size_t i);
-/* The same of any row: those that are not in memory are computed, in place of what is. Best asked for in order. */
+/* Logits [vocab_size] of the i-th of batch.logit_rows after a run; valid until the next call. Rows that are not in memory
+ * are computed, in place of what is. Best asked for in order. */
 int runner_get_logits(struct runner *r, size_t i, const float **out, struct error *err);
 
 /* Fails if logits are not finite. On a device with `ready` first all that start-up has to run there (decoder_warm_up),
