@@ -71,36 +71,15 @@ template <int TILE_ROWS, int BYTES, int THREADS> struct gemm_i8_copy {
     }
 };
 
-/* The fragments of 32 bytes of k that a warp needs. */
-template <class C> struct gemm_i8_fragments {
-    static constexpr int M = C::WARP_ROWS / 16, N = C::WARP_COLUMNS / 8;
-    uint32_t x[M][4], w[N][2];
-
-    __device__ __forceinline__ void load(const typename C::stage &stage, uint32_t warp_m, uint32_t warp_n, unsigned k) {
-        unsigned lane = threadIdx.x % WARP;
-        unsigned row = warp_m + lane % 16, piece = (lane / 16) ^ swizzle<C::BYTES>(row);
-        UNROLL for (int i = 0; i < M; i++) { /* rows 0..7, 8..15 by bytes 0..15, then by bytes 16..31 */
-            load_matrix_x4(x[i], stage.x + (row + 16 * (unsigned)i) * C::BYTES + ((2 * k) ^ piece) * 16);
-        }
-        row = warp_n + lane % 8 + lane / 16 * 8, piece = (lane / 8 % 2) ^ swizzle<C::BYTES>(row);
-        UNROLL for (int j = 0; j < N; j += 2) { /* columns 0..7 by both halves, then 8..15 */
-            uint32_t r[4];
-            load_matrix_x4(r, stage.w + (row + 8 * (unsigned)j) * C::BYTES + ((2 * k) ^ piece) * 16);
-            w[j][0] = r[0], w[j][1] = r[1], w[j + 1][0] = r[2], w[j + 1][1] = r[3];
-        }
-    }
-};
-
 /* Columns j and j + 1 of the result: what they have in common with all rows. */
 struct gemm_i8_columns {
     float scale[2], bias[2];
     int32_t row_sum[2];
-    bool first, second, pairs; /* whether they exist; whether both are stored at once */
+    bool first, second; /* whether they exist */
 
     __device__ __forceinline__ void open(const struct gemm_i8_args &args, uint32_t j) {
         const struct product_part &p = args.part;
         first = j < p.n, second = j + 1 < p.n;
-        pairs = second && !p.f32 && (((uintptr_t)p.y | p.ldy * sizeof(bf16)) & 3) == 0;
         UNROLL for (uint32_t i = 0; i < 2; i++) {
             bool is = (i == 0 ? first : second) && !args.partial;
             scale[i] = is ? p.scales[j + i] : 0;
@@ -113,7 +92,7 @@ struct gemm_i8_columns {
         return product_i8(sum, zero_point, row_sum[i], s_token, scale[i], args.part.bias != NULL, bias[i]);
     }
     __device__ __forceinline__ void store(const struct gemm_i8_args &args, uint32_t m, uint32_t j, int s0, int s1,
-                                          float s_token, int32_t zero_point) const {
+                                          float s_token, int32_t zero_point, bool pairs) const {
         const struct product_part &p = args.part;
         if (args.partial) {
             int32_t *to = args.partial + ((size_t)blockIdx.y * args.rows + m) * p.n + j;
@@ -126,23 +105,14 @@ struct gemm_i8_columns {
             return;
         }
         float y0 = value(args, 0, s0, s_token, zero_point), y1 = value(args, 1, s1, s_token, zero_point);
-        if (pairs) {
-            *(uint32_t *)((bf16 *)p.y + (size_t)m * p.ldy + j) = pack_bf16(y0, y1);
-            return;
-        }
-        if (first) {
-            product_store(p, m, j, y0);
-        }
-        if (second) {
-            product_store(p, m, j + 1, y1);
-        }
+        product_store_two(p, m, j, y0, y1, pairs);
     }
 };
 
 template <class C>
 static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS) gemm_i8_kernel(const struct gemm_i8_args args) {
     SHARED(typename C::shared, shared);
-    typedef struct gemm_i8_fragments<C> fragments;
+    typedef mma_fragments<C::WARP_ROWS, C::WARP_COLUMNS, C::BYTES> fragments;
     struct tile_at tile = tile_of(blockIdx.x, args.tiles_m, args.tiles_n);
     const uint32_t first_m = tile.m * C::ROWS, first_n = tile.n * C::COLUMNS, n = args.part.n;
     const uint32_t begin = blockIdx.y * args.steps_per_split;
@@ -175,10 +145,10 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS) gemm_i8_kernel(c
         }
         async_commit();
         const typename C::stage &stage = shared.stages[slot];
-        f[0].load(stage, warp_m, warp_n, 0);
+        f[0].load(stage.x, stage.w, warp_m, warp_n, 0);
         UNROLL for (unsigned k = 0; k < C::BYTES / 32; k++) {
             if (k + 1 < C::BYTES / 32) {
-                f[(k + 1) % 2].load(stage, warp_m, warp_n, k + 1);
+                f[(k + 1) % 2].load(stage.x, stage.w, warp_m, warp_n, k + 1);
             }
             UNROLL for (int i = 0; i < fragments::M; i++) {
                 UNROLL for (int j = 0; j < fragments::N; j++) {
@@ -191,6 +161,7 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS) gemm_i8_kernel(c
     }
     async_wait<0>();
 
+    const bool pairs = product_pairs(args.part);
     float s_token[2 * fragments::M];
     int32_t zero_point[2 * fragments::M];
     const uint32_t m = first_m + warp_m + lane / 4; /* of sums[0][..][0]; 8 rows on: sums[0][..][2], then sums[1] */
@@ -206,7 +177,8 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS) gemm_i8_kernel(c
         UNROLL for (uint32_t i = 0; i < 2 * fragments::M; i++) {
             const int(&s)[4] = sums[i / 2][j];
             if (m + 8 * i < args.rows) {
-                columns.store(args, m + 8 * i, column, s[i % 2 * 2], s[i % 2 * 2 + 1], s_token[i], zero_point[i]);
+                columns.store(args, m + 8 * i, column, s[i % 2 * 2], s[i % 2 * 2 + 1], s_token[i], zero_point[i],
+                              pairs);
             }
         }
     }

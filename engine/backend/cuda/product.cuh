@@ -71,6 +71,17 @@ static __device__ __forceinline__ float product_i8(const struct product_part &p,
                       p.bias ? p.bias[j] : 0);
 }
 
+/* Of floats: the sum, of I8 times the scale of its column, plus the bias. */
+static __device__ __forceinline__ float product_float(const struct product_part &p, size_t j, float sum, bool scaled) {
+    float y = scaled ? mul_f32(sum, p.scales[j]) : sum;
+    return p.bias ? add_f32(y, p.bias[j]) : y;
+}
+
+/* Whether rows `bytes` apart lie at multiples of 16 bytes. */
+static inline bool is_wide(const void *p, size_t bytes) {
+    return (((uintptr_t)p | bytes) & 15) == 0;
+}
+
 static __device__ __forceinline__ int sum_of(int a, int b) {
     return (int)((unsigned)a + (unsigned)b);
 }
@@ -83,19 +94,22 @@ static __device__ __forceinline__ float sum_of(float a, float b) {
  * step halves what a lane holds. A sum is taken over lanes at distance 16, 8, 4, 2, 1 in this order whatever V is, and
  * a + b = b + a, so the bits do not depend on V.
  */
-template <int V, typename T> static __device__ __forceinline__ T warp_sums(T (&v)[V]) {
-    int lane = (int)(threadIdx.x % WARP), mask = WARP / 2;
-    UNROLL for (int half = V / 2; half >= 1; half /= 2) {
-        bool upper = (lane & mask) != 0;
-        UNROLL for (int i = 0; i < half; i++) {
-            T send = upper ? v[i] : v[i + half], keep = upper ? v[i + half] : v[i];
-            v[i] = sum_of(keep, warp_shfl_xor(send, mask));
+template <int V, int MASK, typename T> static __device__ __forceinline__ void warp_sums_from(T *v) {
+    if constexpr (MASK >= 1 && V >= 2) {
+        bool upper = (threadIdx.x & MASK) != 0;
+        UNROLL for (int i = 0; i < V / 2; i++) {
+            T low = v[i], high = v[i + V / 2]; /* values: a choice of places would put v into memory */
+            v[i] = sum_of(upper ? high : low, warp_shfl_xor(upper ? low : high, MASK));
         }
-        mask /= 2;
+        warp_sums_from<V / 2, MASK / 2>(v);
+    } else if constexpr (MASK >= 1) {
+        v[0] = sum_of(v[0], warp_shfl_xor(v[0], MASK));
+        warp_sums_from<1, MASK / 2>(v);
     }
-    for (; mask >= 1; mask /= 2) {
-        v[0] = sum_of(v[0], warp_shfl_xor(v[0], mask));
-    }
+}
+template <int V, typename T> static __device__ __forceinline__ T warp_sums(T (&v)[V]) {
+    static_assert(V <= WARP && (V & (V - 1)) == 0, "");
+    warp_sums_from<V, WARP / 2>(v);
     return v[0];
 }
 
@@ -106,6 +120,49 @@ template <int V, typename T> static __device__ __forceinline__ T warp_sums(T (&v
  */
 template <int ROW_BYTES> static __device__ __forceinline__ unsigned swizzle(unsigned row) {
     return ROW_BYTES == 128 ? row & 7 : row >> 1 & 3;
+}
+
+/*
+ * Fragments of 32 bytes of k, for a warp's rows of x and columns of W: of bytes for mma.m16n8k32, of 16-bit elements
+ * for mma.m16n8k16, which lie alike. k counts such runs of 32 bytes in a tile.
+ */
+template <int WARP_ROWS, int WARP_COLUMNS, int ROW_BYTES> struct mma_fragments {
+    static constexpr int M = WARP_ROWS / 16, N = WARP_COLUMNS / 8;
+    static_assert(N % 2 == 0, "columns are loaded 16 at a time");
+    uint32_t x[M][4], w[N][2];
+
+    __device__ __forceinline__ void load(const unsigned char *x_tile, const unsigned char *w_tile, uint32_t warp_m,
+                                         uint32_t warp_n, unsigned k) {
+        unsigned lane = threadIdx.x % WARP;
+        unsigned row = warp_m + lane % 16, piece = (lane / 16) ^ swizzle<ROW_BYTES>(row);
+        UNROLL for (int i = 0; i < M; i++) { /* rows 0..7, 8..15 by bytes 0..15, then by bytes 16..31 */
+            load_matrix_x4(x[i], x_tile + (row + 16 * (unsigned)i) * ROW_BYTES + ((2 * k) ^ piece) * 16);
+        }
+        row = warp_n + lane % 8 + lane / 16 * 8, piece = (lane / 8 % 2) ^ swizzle<ROW_BYTES>(row);
+        UNROLL for (int j = 0; j < N; j += 2) { /* columns 0..7 by both halves, then 8..15 */
+            uint32_t r[4];
+            load_matrix_x4(r, w_tile + (row + 8 * (unsigned)j) * ROW_BYTES + ((2 * k) ^ piece) * 16);
+            w[j][0] = r[0], w[j][1] = r[1], w[j + 1][0] = r[2], w[j + 1][1] = r[3];
+        }
+    }
+};
+
+/* Two neighbours of a row are stored at once. */
+static __device__ __forceinline__ bool product_pairs(const struct product_part &p) {
+    return !p.f32 && (((uintptr_t)p.y | p.ldy * sizeof(bf16)) & 3) == 0;
+}
+static __device__ __forceinline__ void product_store_two(const struct product_part &p, size_t m, uint32_t j, float y0,
+                                                         float y1, bool pairs) {
+    if (pairs && j + 1 < p.n) {
+        *(uint32_t *)((bf16 *)p.y + m * p.ldy + j) = pack_bf16(y0, y1);
+        return;
+    }
+    if (j < p.n) {
+        product_store(p, m, j, y0);
+    }
+    if (j + 1 < p.n) {
+        product_store(p, m, j + 1, y1);
+    }
 }
 
 #endif
