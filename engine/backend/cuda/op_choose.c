@@ -91,8 +91,9 @@ int cuda_op_choose(struct backend *b, const float *logits, size_t ld, size_t voc
     int32_t *out = c->tokens.data;
     for (size_t i = 0; i < n; i += CUDA_CHOICE_ROWS) {
         size_t some = n - i < CUDA_CHOICE_ROWS ? n - i : CUDA_CHOICE_ROWS;
-        TRY(cuda_check(b, cuda_choose(logits, ld, vocab_size, choices + i, edits, some, out + i, b->scratch.data, b->stream),
-                       "choosing tokens", err));
+        TRY(cuda_check(
+            b, cuda_choose(logits, ld, vocab_size, choices + i, edits, some, out + i, b->scratch.data, b->stream),
+            "choosing tokens", err));
     }
     TRY(cuda_check(b, cudaMemcpyAsync(c->host_tokens, out, n * sizeof *out, cudaMemcpyDeviceToHost, b->stream),
                    "a copy to the host", err));

@@ -3,16 +3,16 @@
  * engine/sampler_choose.c takes from the same logits.
  *
  * What a filter leaves is always the front of all tokens, best first and equal ones by id, less those that min_p takes.
- * So what is left is three numbers: the key of the last one (edge), how many that have just this key (n_equal, lowest ids
- * first), and min_p's floor. A stage walks the row once or more and moves them; nothing is sorted, nothing moved. Weights
- * are whole numbers of 2^-40 of the best token's, so that no order of summing matters.
+ * So what is left is three numbers: the key of the last one (edge), how many that have just this key (n_equal, lowest
+ * ids first), and min_p's floor. A stage walks the row once or more and moves them; nothing is sorted, nothing moved.
+ * Weights are whole numbers of 2^-40 of the best token's, so that no order of summing matters.
  *
  *   top_k, top_p    the edge where the count, or the mass, is reached: by histograms of 11, 11 and 10 bits of the key
  *   min_p           a floor under relative probabilities
  *   the draw        each warp weighs its run of ids; the warp in whose run the random number falls looks for the id
  *
- * One block a row; `logits` is read 2 + (4 a filter of rank or mass, 1 a filter of probability) + 2 times, from L2 but for
- * the first.
+ * One block a row; `logits` is read 2 + (4 a filter of rank or mass, 1 a filter of probability) + 2 times, from L2 but
+ * for the first.
  */
 #include "device.cuh"
 #include "launch.h"
@@ -307,7 +307,7 @@ __device__ unsigned needed(const wanted &w, sums s, mass_t weight, unsigned n) {
     }
     unsigned by_count = w.max_count - s.count, by_mass = s.count < w.min_count ? w.min_count - s.count : 0;
     if (s.mass < w.mass) {
-        mass_t more = weight > 0 ? (w.mass - s.mass + weight - 1) / weight : NO_MASS;
+        mass_t missing = w.mass - s.mass, more = weight > 0 ? missing / weight + (missing % weight != 0) : NO_MASS;
         by_mass = more > by_mass ? (more < ALL ? (unsigned)more : ALL) : by_mass;
     }
     unsigned least = by_count < by_mass ? by_count : by_mass;
@@ -570,6 +570,6 @@ extern "C" cudaError_t cuda_choose(const float *logits, size_t ld, size_t vocab_
     if (n == 0) {
         return cudaSuccess;
     }
-    return LAUNCH(choose_kernel, dim3((unsigned)n), dim3(THREADS), sizeof(sample_shared), stream, logits, ld, vocab_size,
-                  choices, edits, (float *)workspace, tokens);
+    return LAUNCH(choose_kernel, dim3((unsigned)n), dim3(THREADS), sizeof(sample_shared), stream, logits, ld,
+                  vocab_size, choices, edits, (float *)workspace, tokens);
 }
