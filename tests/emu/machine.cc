@@ -19,6 +19,7 @@
 #include "warp_math.h"
 
 #include <atomic>
+#include <dlfcn.h>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -65,6 +66,7 @@ uint64_t number_from_environment(const char *name, uint64_t otherwise) {
 std::atomic<uint64_t> order_seed{number_from_environment("INFERD_EMU_SEED", 1)};
 std::atomic<bool> poison_shared{number_from_environment("INFERD_EMU_POISON", 1) != 0};
 std::atomic<bool> fault_output{true};
+std::atomic<bool> check_accesses{false};
 std::atomic<uint64_t> launches, fault_number;
 std::atomic<uint64_t> total_blocks, total_threads, total_warp, total_block, total_switches;
 std::mutex fault_lock;
@@ -96,7 +98,7 @@ struct gpu_warp {
     unsigned ready;                /* lanes still to run in this phase */
     unsigned arrived, what;        /* at a rendezvous, and at which */
     bool mismatch;
-    unsigned parity;
+    unsigned parity, syncs;
     unsigned votes[2];
     uint64_t slots[2][WARP];
     struct emu_mma_lane mma[WARP];
@@ -130,6 +132,8 @@ struct machine {
     size_t shared_bytes = 0, built_size = 0;
     void (*built_by)(void *) = nullptr;
     std::vector<red_zone> red_zones;
+    std::unique_ptr<emu_byte[]> bytes; /* of the area, if accesses are checked */
+    uint32_t phase = 0;                /* barriers so far, over all blocks */
 
     emu_fiber home = {}; /* the OS thread */
     void *signal_stack = nullptr;
@@ -316,6 +320,7 @@ void begin_warp_phase(machine &m, gpu_warp &w, unsigned first) {
 }
 
 void begin_block_phase(machine &m) {
+    m.phase++;
     m.warp_position = 0;
     m.warp_step = 1;
     m.warp_from = 0;
@@ -344,6 +349,40 @@ bool next_warp(machine &m) {
     return false;
 }
 
+/* " (FILE+0xOFFSET)" for addr2line, of the code that made an access. */
+const char *name_code(const void *code, char *text, size_t size) {
+    Dl_info info;
+    *text = '\0';
+    if (code != nullptr && dladdr(code, &info) != 0 && info.dli_fname != nullptr) {
+        const char *name = strrchr(info.dli_fname, '/');
+        snprintf(text, size, " (%.80s+%#zx)", name != nullptr ? name + 1 : info.dli_fname,
+                 (size_t)((const char *)code - (const char *)info.dli_fbase));
+    }
+    return text;
+}
+
+/* An access of the current thread to shared memory, where accesses are checked; by code or by an operation. */
+void note_access(machine &m, const void *p, size_t size, enum emu_access access, const char *operation,
+                 const void *code) {
+    if (m.bytes == nullptr) {
+        return;
+    }
+    const gpu_thread &t = *m.current;
+    struct emu_moment now = {m.phase, t.warp->syncs, (uint16_t)(&t - m.threads)};
+    struct emu_race race;
+    size_t offset = (size_t)(static_cast<const unsigned char *>(p) - m.area);
+    if (emu_race_access(&m.bytes[offset], size, now, access, &race)) {
+        const gpu_thread &other = m.threads[race.other < m.n_threads ? race.other : 0];
+        char who[64], where[128];
+        snprintf(who, sizeof who, race.other < m.n_threads ? "thread (%u, %u, %u)" : "several threads", other.index.x,
+                 other.index.y, other.index.z);
+        fault(m, cudaErrorLaunchFailure,
+              "a race: shared memory at offset %zu, %zu bytes, %s %s, and no barrier lies between%s%s",
+              (size_t)(static_cast<const unsigned char *>(p) - m.shared), size, race.kind, who, operation,
+              name_code(code, where, sizeof where));
+    }
+}
+
 void check_rows(machine &m, gpu_warp &w, unsigned matrices) {
     gpu_thread *last = m.current;
     for (unsigned i = 0; i < 8 * matrices; i++) {
@@ -357,6 +396,7 @@ void check_rows(machine &m, gpu_warp &w, unsigned matrices) {
         if (((uintptr_t)p & 15u) != 0) {
             fault(m, cudaErrorMisalignedAddress, "load_matrix at %p, which is not aligned by 16", (const void *)p);
         }
+        note_access(m, p, 16, EMU_READ, " (load_matrix)", nullptr);
     }
     m.current = last;
 }
@@ -383,6 +423,9 @@ void complete(machine &m, gpu_warp &w) {
     case EMU_LDMATRIX_X2_TRANSPOSED:
         check_rows(m, w, 2);
         emu_compute_ldmatrix(w.matrix, w.rows, 2, (w.what & 0xffu) == EMU_LDMATRIX_X2_TRANSPOSED);
+        break;
+    case EMU_WARP_SYNC:
+        w.syncs++;
         break;
     default: /* exchanges: each lane reads what the others gave */
         break;
@@ -720,6 +763,9 @@ cudaError_t emu_run_kernel(const struct emu_kernel *kernel, int device) {
     m->random = (seed + ++m->launch_number * 0x9e3779b97f4a7c15ULL) | 1u;
     emu_here.grid_dim = {kernel->grid.x, kernel->grid.y, kernel->grid.z};
     emu_here.block_dim = {kernel->block.x, kernel->block.y, kernel->block.z};
+    if (check_accesses && m->bytes == nullptr) {
+        m->bytes.reset(new (std::nothrow) emu_byte[SHARED_AREA]());
+    }
     prepare_threads(*m);
     place_shared(*m, kernel->shared);
     run_blocks(*m);
@@ -806,6 +852,7 @@ void emu_async_copy_16(void *shared, const void *p, bool valid) {
     if ((((uintptr_t)shared | (uintptr_t)p) & 15u) != 0) {
         fault(m, cudaErrorMisalignedAddress, "async_copy_16 from %p to %p: not aligned by 16", p, shared);
     }
+    note_access(m, to, 16, EMU_WRITE, " (async_copy_16)", nullptr);
     if (poison_shared) { /* neither the old bytes nor the new ones can be counted on until the wait */
         fill_pattern(to, 16);
     }
@@ -822,6 +869,7 @@ void emu_async_wait(unsigned groups) {
     while (t.copy_groups.size() - t.groups_done > groups) {
         for (size_t end = t.copy_groups[t.groups_done++]; t.copies_done < end; t.copies_done++) {
             const copy_16 &copy = t.copies[t.copies_done];
+            note_access(*here, copy.to, 16, EMU_WRITE, " (async_copy_16, which lands at the wait)", nullptr);
             if (copy.from != nullptr) {
                 memcpy(copy.to, copy.from, 16);
             } else {
@@ -869,6 +917,31 @@ void emu_red_zone(const void *p, size_t size) {
     m.red_zones.push_back({static_cast<const unsigned char *>(p), size});
     memset(const_cast<void *>(p), RED_ZONE_BYTE, size);
     asan_poison(p, size);
+}
+
+void emu_check_accesses(void) {
+    check_accesses = true;
+}
+
+void emu_checked_access(const void *p, size_t size, enum emu_access access, const void *code) {
+    if (here == nullptr || here->running == nullptr) {
+        return;
+    }
+    machine &m = *here;
+    const unsigned char *at = static_cast<const unsigned char *>(p);
+    if (at < m.area || at >= m.area + SHARED_AREA) {
+        return;
+    }
+    bool inside = at >= m.shared && at + size <= m.shared + m.shared_bytes;
+    for (size_t i = 0; inside && i < m.red_zones.size(); i++) {
+        inside = at + size <= m.red_zones[i].bytes || at >= m.red_zones[i].bytes + m.red_zones[i].size;
+    }
+    if (!inside) {
+        char where[128];
+        fault(m, cudaErrorIllegalAddress, "%zu bytes at offset %td of the shared memory are out of bounds%s", size,
+              at - m.shared, name_code(code, where, sizeof where));
+    }
+    note_access(m, p, size, access, "", code);
 }
 
 void emu_misaligned(const char *operation, const void *p, size_t alignment) {

@@ -3,6 +3,7 @@
 #define EMU_MACHINE_KERNEL_H
 
 #include "cuda_errors.h"
+#include "race.h"
 #include "vector_types.h"
 
 #include <stddef.h>
@@ -57,6 +58,10 @@ void emu_async_wait(unsigned groups);
  * themselves then). */
 void *emu_shared(size_t size, size_t alignment, void (*build)(void *));
 void emu_red_zone(const void *p, size_t size); /* checked when the block ends */
+
+/* An access to memory, by code compiled for it (checked_access.cc). Outside of kernels: nothing happens. */
+void emu_checked_access(const void *p, size_t size, enum emu_access access, const void *code);
+void emu_check_accesses(void); /* such code is there: copies and load_matrix are to be checked as well */
 
 [[noreturn]] void emu_misaligned(const char *operation, const void *p, size_t alignment);
 
