@@ -42,9 +42,9 @@ struct emu_options {
     size_t context_bytes; /* of them taken by the first use of a device */
     int driver_version;   /* below CUDART_VERSION: cudaErrorInsufficientDriver; 0: no driver */
     enum emu_order order;
-    uint64_t seed;
+    uint64_t seed; /* also of the threads of kernels (emu_set_order_seed; 0 with EMU_ORDER_EAGER) */
     bool protect;     /* host code that touches device memory gets SIGSEGV; a kernel that touches another device's too */
-    bool poison;      /* new memory holds NaN of every type, and indices out of any range */
+    bool poison;      /* new memory, shared too, holds NaN of every type, and indices out of any range */
     size_t alignment; /* 16: the end of an allocation lies at a guard page; 256: as cudaMalloc promises */
     bool verbose;     /* every refused call is told on stderr */
 };

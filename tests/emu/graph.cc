@@ -292,8 +292,8 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t graphExec, cudaStream_t stream) {
         return error;
     }
     if (asynchronous != cudaSuccess) {
-        return remember(enqueue(c.r, c.lock, *s, Kind::join, "cudaGraphLaunch", 0,
-                                [asynchronous](int) { return asynchronous; }));
+        return remember(
+            enqueue(c.r, c.lock, *s, Kind::join, "cudaGraphLaunch", 0, [asynchronous](int) { return asynchronous; }));
     }
     exec->last = s->last = queue_graph(c.r, *s, *exec->graph, exec->last);
     after_enqueue(c.r, c.lock, s->last);

@@ -150,6 +150,14 @@ Runtime &runtime();
 uint64_t random_u64(Runtime &r); /* SplitMix64 */
 double now();
 
+/* ---- control.cc ---- */
+
+/* Say what was wrong, for emu_get_report; returns code. Under the lock. */
+cudaError_t note(Runtime &r, cudaError_t code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* Count a call, and what is injected into it. asynchronous: set to a sticky code that its work is to give. */
+cudaError_t inject(Runtime &r, Lock &lock, emu_call call, cudaError_t *asynchronous);
+void start_devices(Runtime &r);
+
 /* ---- device.cc ---- */
 
 /* Begin a call: the lock, and the error that answers any call now (no device, a sticky error, inside of a kernel). */
@@ -161,12 +169,14 @@ struct Call {
 };
 int current_device();
 Device &here(Runtime &r); /* the current one */
-/* Note what was wrong, for emu_get_report and cudaGetLastError; returns code. Under the lock. */
+/* As note, of the calling thread's own call: also for cudaGetLastError. */
 cudaError_t fail(Runtime &r, cudaError_t code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 cudaError_t remember(cudaError_t code); /* the thread's last error; returns code */
 bool is_sticky(cudaError_t code);
-/* Count a call, and what is injected into it. asynchronous: set to a sticky code that its work is to give. */
-cudaError_t inject(Runtime &r, Lock &lock, emu_call call, cudaError_t *asynchronous);
+void use_first_device(); /* the calling thread begins anew: device 0, no error */
+/* Everything of the device: its queues are dropped, not done. */
+void end_device(Runtime &r, Lock &lock, int device);
+size_t shared_of_block(int compute); /* bytes that a block may opt in to */
 
 /* ---- memory.cc ---- */
 

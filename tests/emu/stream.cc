@@ -1,5 +1,7 @@
-/* Streams and events: queues of work that is done when somebody waits for it, in a random order among the legal ones. */
+/* Streams and events: queues of work that is done when somebody waits for it, in a random order among the legal ones.
+ */
 #include "emu_launch.h"
+#include "machine.h"
 #include "runtime.h"
 
 #include <algorithm>
@@ -99,12 +101,11 @@ static uint32_t devices_of(Runtime &r, const Op &op) {
     return op.touches | 1u << op.device | r.devices[size_t(op.device)].peers;
 }
 
-/* Open the memory that an operation may use, and close what nobody uses; -1: close all. */
-static void hold_memory(Runtime &r, const Op *op, int step) {
+/* Before work (1): open the memory of the devices that it may use, and close what nobody uses. Behind it (-1). */
+static void hold_memory(Runtime &r, uint32_t wanted, int step) {
     if (!r.options.protect) {
         return;
     }
-    uint32_t wanted = op ? devices_of(r, *op) : 0;
     for (size_t i = 0; i < r.devices.size(); i++) {
         Device &d = r.devices[i];
         if (wanted >> i & 1u) {
@@ -124,24 +125,28 @@ static void execute(Runtime &r, Lock &lock, OpPtr op) {
     d.ready.erase(std::find(d.ready.begin(), d.ready.end(), op));
     if (op->work && d.sticky == cudaSuccess) {
         uint32_t held = devices_of(r, *op); /* peers may change meanwhile */
-        Op hold;
-        hold.device = op->device;
-        hold.touches = held;
         d.busy = true;
-        hold_memory(r, &hold, 1);
+        hold_memory(r, held, 1);
         if (op->kind == Kind::kernel) {
             (op->of_graph ? r.counts.graph_kernels_run : r.counts.kernels_run)++;
         }
         in_host_function = op->kind == Kind::host_function;
+        uint64_t faults = emu_fault_count();
+        std::string before;
+        before.swap(r.report); /* what stands there afterwards is of this work */
         lock.unlock();
         cudaError_t error = op->work(op->device);
         lock.lock();
         in_host_function = false;
-        hold_memory(r, &hold, -1);
+        hold_memory(r, held, -1);
+        std::string why = emu_fault_count() != faults ? emu_last_fault() : r.report;
+        if (r.report.empty()) {
+            r.report.swap(before);
+        }
         d.busy = false;
         if (error != cudaSuccess && d.sticky == cudaSuccess) {
             d.sticky = error;
-            fail(r, error, "%s failed on device %d", op->name, op->device);
+            note(r, error, "%s failed on device %d%s%s", op->name, op->device, why.empty() ? "" : ": ", why.c_str());
         }
     }
     finish(r, op);
@@ -182,7 +187,8 @@ static OpPtr choose(Runtime &r, const OpPtr &target, Haste haste) {
     }
     if (r.options.order != EMU_ORDER_RANDOM) {
         std::vector<OpPtr> &from = needed.empty() && !target ? others : needed;
-        auto first = std::min_element(from.begin(), from.end(), [](const OpPtr &a, const OpPtr &b) { return a->id < b->id; });
+        auto first =
+            std::min_element(from.begin(), from.end(), [](const OpPtr &a, const OpPtr &b) { return a->id < b->id; });
         return first == from.end() ? nullptr : *first;
     }
     if (haste == Haste::any) {
@@ -207,7 +213,7 @@ static void end_of_work(Runtime &r) {
     if (worked && check_canaries(r) > 0) {
         here(r).sticky = cudaErrorIllegalAddress;
     }
-    hold_memory(r, nullptr, 0);
+    hold_memory(r, 0, 0);
 }
 
 cudaError_t wait_for(Runtime &r, Lock &lock, const OpPtr &op) {
@@ -306,8 +312,8 @@ cudaError_t emu_enqueue(cudaStream_t stream, const char *name, std::function<cud
         return c.error;
     }
     if (s->device != current_device()) {
-        return fail(c.r, cudaErrorInvalidResourceHandle, "%s: a stream of device %d, while %d is current", name, s->device,
-                    current_device());
+        return fail(c.r, cudaErrorInvalidResourceHandle, "%s: a stream of device %d, while %d is current", name,
+                    s->device, current_device());
     }
     cudaError_t asynchronous = cudaSuccess;
     if (!s->capture) {
@@ -533,8 +539,8 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
         return c.error;
     }
     if (e->device != s->device) {
-        return fail(c.r, cudaErrorInvalidResourceHandle, "cudaEventRecord: an event of device %d in a stream of device %d",
-                    e->device, s->device);
+        return fail(c.r, cudaErrorInvalidResourceHandle,
+                    "cudaEventRecord: an event of device %d in a stream of device %d", e->device, s->device);
     }
     if (s->capture) {
         if (s->capture->invalid) {
@@ -546,8 +552,8 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
         return cudaSuccess;
     }
     OpPtr op;
-    cudaError_t error =
-        enqueue(c.r, c.lock, *s, Kind::event, "cudaEventRecord", 0, [](int) { return cudaSuccess; }, &op);
+    cudaError_t error = enqueue(
+        c.r, c.lock, *s, Kind::event, "cudaEventRecord", 0, [](int) { return cudaSuccess; }, &op);
     auto again = c.r.events.find(event); /* another thread may have destroyed it meanwhile */
     if (error == cudaSuccess && again != c.r.events.end()) {
         again->second->record = op;
