@@ -68,7 +68,7 @@ std::atomic<bool> poison_shared{number_from_environment("INFERD_EMU_POISON", 1) 
 std::atomic<bool> fault_output{true};
 std::atomic<bool> check_accesses{false};
 std::atomic<uint64_t> launches, fault_number;
-std::atomic<uint64_t> total_blocks, total_threads, total_warp, total_block, total_switches;
+std::atomic<uint64_t> total_blocks, total_threads, total_warp, total_block, total_switches, total_checked;
 std::mutex fault_lock;
 char fault_message[768];
 
@@ -144,7 +144,7 @@ struct machine {
     emu_fiber *running = nullptr;
 
     cudaError_t error = cudaSuccess;
-    uint64_t n_blocks = 0, n_warp_rendezvous = 0, n_block_rendezvous = 0, n_switches = 0;
+    uint64_t n_blocks = 0, n_warp_rendezvous = 0, n_block_rendezvous = 0, n_switches = 0, n_checked = 0;
 
     bool open();
     ~machine();
@@ -692,7 +692,8 @@ void count(machine &m) {
     total_warp += m.n_warp_rendezvous;
     total_block += m.n_block_rendezvous;
     total_switches += m.n_switches;
-    m.n_blocks = m.n_warp_rendezvous = m.n_block_rendezvous = m.n_switches = 0;
+    total_checked += m.n_checked;
+    m.n_blocks = m.n_warp_rendezvous = m.n_block_rendezvous = m.n_switches = m.n_checked = 0;
 }
 
 } // namespace
@@ -932,6 +933,7 @@ void emu_checked_access(const void *p, size_t size, enum emu_access access, cons
     if (at < m.area || at >= m.area + SHARED_AREA) {
         return;
     }
+    m.n_checked++;
     bool inside = at >= m.shared && at + size <= m.shared + m.shared_bytes;
     for (size_t i = 0; inside && i < m.red_zones.size(); i++) {
         inside = at + size <= m.red_zones[i].bytes || at >= m.red_zones[i].bytes + m.red_zones[i].size;
@@ -1000,5 +1002,5 @@ uint64_t emu_fault_count(void) {
     return fault_number;
 }
 void emu_machine_count(struct emu_machine_counters *counters) {
-    *counters = {launches, total_blocks, total_threads, total_warp, total_block, total_switches};
+    *counters = {launches, total_blocks, total_threads, total_warp, total_block, total_switches, total_checked};
 }
