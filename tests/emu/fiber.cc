@@ -22,7 +22,6 @@
  * emu_switch_stack(void **from, void *to): push what a callee keeps, note the stack pointer in *from, go on at `to`.
  * The processor predicts the returns well: mostly both fibers came here by the same calls.
  */
-extern "C" void emu_switch_stack(void **from, void *to);
 __asm__(".text\n"
         ".p2align 4\n"
         ".hidden emu_switch_stack\n"
@@ -120,6 +119,7 @@ void emu_fiber_adopt(struct emu_fiber *fiber) {
 #endif
 }
 
+#if EMU_ASAN || EMU_TSAN
 void emu_fiber_switch(struct emu_fiber *from, struct emu_fiber *to) {
 #if EMU_ASAN
     __sanitizer_start_switch_fiber(&from->fake_stack, to->stack, to->stack_size);
@@ -132,6 +132,7 @@ void emu_fiber_switch(struct emu_fiber *from, struct emu_fiber *to) {
     __sanitizer_finish_switch_fiber(from->fake_stack, nullptr, nullptr);
 #endif
 }
+#endif
 
 void emu_fiber_leave(struct emu_fiber *to) {
     void *nowhere;

@@ -45,7 +45,14 @@ bool emu_fiber_overflowed(const struct emu_fiber *fiber, const void *address);
 /* The calling OS thread's own stack, as a place to come back to. */
 void emu_fiber_adopt(struct emu_fiber *fiber);
 
+extern "C" void emu_switch_stack(void **from, void *to);
+#if EMU_ASAN || EMU_TSAN
 void emu_fiber_switch(struct emu_fiber *from, struct emu_fiber *to);
+#else
+static inline void emu_fiber_switch(struct emu_fiber *from, struct emu_fiber *to) {
+    emu_switch_stack(&from->sp, to->sp);
+}
+#endif
 /* The same, never to come back (`from` is reset before it runs again). */
 [[noreturn]] void emu_fiber_leave(struct emu_fiber *to);
 void emu_fiber_arrived(void);
