@@ -225,7 +225,7 @@ extern "C" size_t cuda_gemm_i8_workspace(const struct cuda_device *device, size_
     size_t k_padded = ceil_div(k, ROWS_I8_PAD) * ROWS_I8_PAD, most = 0;
     for (size_t rows = 1;; rows = rows < 16 ? 16 : rows + 16 < max_rows ? rows + 16 : max_rows) {
         size_t m = rows < max_rows ? rows : max_rows;
-        struct gemm_i8_plan plan = gemm_i8_plan(device->sm_count, m, n, k_padded);
+        struct gemm_i8_plan plan = gemm_i8_plan_of(device->sm_count, m, n, k_padded);
         size_t bytes = gemm_i8_partial_bytes(&plan, m, n);
         most = bytes > most ? bytes : most;
         if (rows >= max_rows || (plan.tile == GEMM_I8_128X128 && plan.splits == 1)) {
@@ -241,7 +241,7 @@ extern "C" cudaError_t cuda_gemm_i8(const struct cuda_device *device, const stru
     if (rows == 0) {
         return cudaSuccess;
     }
-    struct gemm_i8_plan plan = gemm_i8_plan(device->sm_count, rows, w->n, w->k_padded);
+    struct gemm_i8_plan plan = gemm_i8_plan_of(device->sm_count, rows, w->n, w->k_padded);
     if (gemm_i8_partial_bytes(&plan, rows, w->n) > workspace_bytes) {
         plan.splits = 1;
         plan.steps_per_split = plan.steps;

@@ -32,7 +32,7 @@ enum gemm_i8_tile { GEMM_I8_16X64, GEMM_I8_32X64, GEMM_I8_64X64, GEMM_I8_64X128,
 struct gemm_i8_shape {
     unsigned rows, columns, bytes; /* of k in one step */
 };
-static inline struct gemm_i8_shape gemm_i8_shape(enum gemm_i8_tile tile) {
+static inline struct gemm_i8_shape gemm_i8_shape_of(enum gemm_i8_tile tile) {
     static const struct gemm_i8_shape shapes[] = {
         {16, 64, 128}, {32, 64, 128}, {64, 64, 128}, {64, 128, 128}, {128, 128, 64}};
     return shapes[tile];
@@ -46,9 +46,9 @@ struct gemm_i8_plan {
 };
 
 /*
- * Splits: with fewer tiles than multiprocessors some would stand idle. Time is taken as rounds of blocks over the
- * multiprocessors, each round as many steps as a split has, plus what a block costs besides (its pipeline fills, its
- * sums go out), plus the second pass over the partial sums. The least wins, fewer splits if equal.
+ * Splits: with fewer tiles than multiprocessors some would stand idle. Time is taken as the steps of a split, longer as
+ * soon as blocks share multiprocessors, plus what a block costs besides (its pipeline fills, its sums go out), plus the
+ * second pass over the partial sums. The least wins, fewer splits if equal. (A model: not measured.)
  */
 enum { GEMM_I8_MAX_SPLITS = 8, GEMM_I8_BLOCK_COST = 4, GEMM_I8_PASS_COST = 4 };
 
@@ -63,7 +63,8 @@ static inline unsigned gemm_i8_splits(int sm_count, size_t tiles, unsigned steps
         if (ceil_div(steps, per) != s) {
             continue; /* some would have nothing */
         }
-        size_t cost = ceil_div(tiles * s, sms) * (per + GEMM_I8_BLOCK_COST) + (s > 1 ? GEMM_I8_PASS_COST + s : 0);
+        size_t blocks = tiles * s, pass = s > 1 ? GEMM_I8_PASS_COST + s : 0;
+        size_t cost = per * (blocks > sms ? blocks : sms) + sms * (GEMM_I8_BLOCK_COST + pass);
         if (cost < least) {
             least = cost;
             best = s;
@@ -72,14 +73,14 @@ static inline unsigned gemm_i8_splits(int sm_count, size_t tiles, unsigned steps
     return best;
 }
 
-static inline struct gemm_i8_plan gemm_i8_plan(int sm_count, size_t rows, size_t n, size_t k_padded) {
+static inline struct gemm_i8_plan gemm_i8_plan_of(int sm_count, size_t rows, size_t n, size_t k_padded) {
     struct gemm_i8_plan p;
     p.tile = rows <= 16    ? GEMM_I8_16X64
              : rows <= 32  ? GEMM_I8_32X64
              : rows <= 64  ? (n <= 4096 ? GEMM_I8_64X64 : GEMM_I8_64X128)
              : rows <= 128 ? (n < 8192 ? GEMM_I8_64X128 : GEMM_I8_128X128)
                            : GEMM_I8_128X128;
-    struct gemm_i8_shape shape = gemm_i8_shape(p.tile);
+    struct gemm_i8_shape shape = gemm_i8_shape_of(p.tile);
     p.tiles_m = ceil_div(rows, shape.rows);
     p.tiles_n = ceil_div(n, shape.columns);
     p.steps = (unsigned)ceil_div(k_padded, shape.bytes);
