@@ -2,6 +2,15 @@
 
 #include <string.h>
 
+#define AHEAD 4
+
+static void ask_for_blocks(const struct sequence *s) {
+    size_t few = s->n_blocks < 128 ? s->n_blocks : 128; /* the processor itself asks for what follows in order */
+    for (size_t i = 0; i < few; i += 64 / sizeof *s->blocks) {
+        __builtin_prefetch(s->blocks + i);
+    }
+}
+
 void batch_fill(struct decoder_batch *b, struct sequence *const *sequences, size_t n, size_t block_size) {
     size_t row = 0;
     b->n_sequences = n;
@@ -9,6 +18,9 @@ void batch_fill(struct decoder_batch *b, struct sequence *const *sequences, size
     b->cu_seqlens[0] = 0;
     for (size_t i = 0; i < n; i++) {
         const struct sequence *s = sequences[i];
+        if (i + AHEAD < n) {
+            ask_for_blocks(sequences[i + AHEAD]);
+        }
         size_t end = s->n_computed + s->n_scheduled;
         for (size_t position = s->n_computed; position < end; position++, row++) {
             b->token_ids[row] = s->tokens[position];

@@ -11,7 +11,7 @@
 #include "event_ring.h"
 #include "kv_cache.h"
 #include "mailbox.h"
-#include "ordinary_tokens.h"
+#include "rule_sampler.h"
 #include "runner.h"
 #include "sampler.h"
 #include "scheduler.h"
@@ -31,7 +31,6 @@ _Static_assert(ENGINE_EVENT_TEXT >= DETOKENIZER_MAX_OUT + ENGINE_MAX_STOP_LEN,
                "an event must hold what one token can release");
 
 #define EVENT_RING_CAPACITY ((size_t)128 << 10) /* bytes: two thousand tokens */
-#define DEVICE_TRIES 64                         /* to choose a token that is not masked */
 
 /* Written by the engine thread, read by any. */
 struct counters {
@@ -61,8 +60,7 @@ struct engine {
     struct scheduler scheduler;
     struct sampler sampler;
     struct choices choices;            /* of a device that chooses by the sampler's arithmetic */
-    struct tokens ordinary;            /* what a device that samples chooses from */
-    float flat_logprob;                /* of each of vocab_size equally likely tokens */
+    struct rule_sampler rule;          /* in place of the sampler, of a device that has its own rule */
     struct engine_event event;         /* the one being built */
     char decoded[DETOKENIZER_MAX_OUT]; /* of the token being delivered */
 };
@@ -230,50 +228,6 @@ static int run(struct engine *e, struct error *err) {
     return 0;
 }
 
-static bool is_masked(const struct sample_input *in, int32_t token) {
-    for (size_t i = 0; i < in->n_masked; i++) {
-        if (in->masked[i] == token) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/*
- * The device chooses. It tells no logits, so the token's log-probability is that of equal ones, and there are no top
- * ones but the token itself.
- */
-static enum sample_result sample_on_device(struct engine *e, const struct sequence *s, size_t logits_row,
-                                           const struct sample_input *in, struct sample *out) {
-    struct sample_row row = {
-        .logits_row = logits_row,
-        .last_token = s->tokens[s->n_tokens - 1],
-        .greedy = s->sampling.temperature < 1e-5f,
-        .seed = s->seed,
-        .position = s->n_tokens,
-        .choice = s->sampling.choice,
-        .candidates = e->ordinary.ids,
-        .n_candidates = e->ordinary.n,
-    };
-    struct error err;
-    int tries = 0;
-    do {
-        if (tries++ == DEVICE_TRIES) {
-            return SAMPLE_NO_TOKEN;
-        }
-        if (e->runner.ops->sample(e->runner.backend, &row, 1, &out->token, &err) < 0) {
-            return SAMPLE_NONFINITE;
-        }
-        row.greedy = false;
-        row.seed++;
-    } while (is_masked(in, out->token));
-    out->logprob = e->flat_logprob;
-    out->state = in->state;
-    out->n_top = s->sampling.n_logprobs > 0;
-    out->top[0] = (struct token_logprob){out->token, out->logprob};
-    return SAMPLE_OK;
-}
-
 static enum sample_result sample(struct engine *e, const struct sequence *s, size_t logits_row, const float *logits,
                                  struct sample *out) {
     const struct sample_input in = choices_input(s, e->text, logits);
@@ -282,7 +236,8 @@ static enum sample_result sample(struct engine *e, const struct sequence *s, siz
         *out = (struct sample){.token = token, .state = s->sampler};
         return token >= 0 ? SAMPLE_OK : token == CHOICE_NO_TOKEN ? SAMPLE_NO_TOKEN : SAMPLE_NONFINITE;
     }
-    return e->runner.ops->sample ? sample_on_device(e, s, logits_row, &in, out) : sampler_sample(&e->sampler, &in, out);
+    return e->runner.ops->sample ? rule_sampler_sample(&e->rule, s, logits_row, &in, out)
+                                 : sampler_sample(&e->sampler, &in, out);
 }
 
 /* Which end id is this: 0 none, 1 the model's, 2 the request's. */
@@ -360,7 +315,7 @@ static bool sample_and_deliver(struct engine *e, struct sequence *s, size_t logi
 static bool tell_prompt_token(struct engine *e, struct sequence *s, const float *logits) {
     struct sample scored = {.token = s->tokens[s->n_prompt_told], .logprob = NAN};
     if (logits && e->runner.ops->sample) { /* the device tells no logits */
-        scored.logprob = e->flat_logprob;
+        scored.logprob = e->rule.logprob;
         scored.rank = 1;
     } else if (logits) {
         enum sample_result result = sampler_score(&e->sampler, logits, scored.token, s->n_prompt_logprobs, &scored);
@@ -415,6 +370,9 @@ static size_t take_rows(struct engine *e, size_t i, size_t logits_row) {
     bool wrong = false;
     size_t n_draft = s->n_draft, n_kept = 0;
     s->n_draft = 0;
+    if (e->runner.ops->sample) {
+        rule_sampler_look_ahead(&e->rule, e->scheduler.scheduled, e->scheduler.n_scheduled, i, logits_row);
+    }
     for (; logits_row < b->n_logits && b->logit_rows[logits_row] < b->cu_seqlens[i + 1]; logits_row++) {
         const float *logits = NULL;
         struct error err;
@@ -464,6 +422,7 @@ static void step(struct engine *e) {
     uint64_t computed = clock_now_ns();
     if (rc == 0) {
         scheduler_computed(sch);
+        rule_sampler_begin(&e->rule);
     }
     for (size_t i = 0, logits_row = 0; i < sch->n_scheduled; i++) {
         if (rc < 0) {
@@ -575,11 +534,8 @@ static int open_model(struct engine *e, struct error *err) {
         sampler_init(&e->sampler, e->limits.vocab_size, e->limits.max_model_len, err) < 0) {
         return -1;
     }
-    if (e->runner.ops->sample) {
-        e->flat_logprob = -logf((float)model_vocab);
-        if (ordinary_tokens(e->text, e->limits.vocab_size, &e->ordinary, err) < 0) {
-            return -1;
-        }
+    if (e->runner.ops->sample && rule_sampler_init(&e->rule, &e->runner, e->text, e->limits.vocab_size, err) < 0) {
+        return -1;
     }
     if (e->runner.ops->choose && choices_open(&e->choices, e->runner.max_rows, e->runner.ops->choice_edits, err) < 0) {
         return -1;
@@ -594,7 +550,7 @@ static void close_model(struct engine *e) {
             sequence_free(s);
         }
     }
-    tokens_free(&e->ordinary);
+    rule_sampler_destroy(&e->rule);
     choices_close(&e->choices);
     sampler_destroy(&e->sampler);
     scheduler_destroy(&e->scheduler);
@@ -754,6 +710,10 @@ bool engine_poll(struct engine *e, struct engine_event *out) {
 
 size_t engine_pending(const struct engine *e) {
     return event_ring_batch_left(&e->events);
+}
+
+size_t engine_peek(const struct engine *e, uint64_t *ids, size_t n) {
+    return event_ring_peek(&e->events, ids, n);
 }
 
 bool engine_wait(struct engine *e, struct engine_event *out, int timeout_ms) {

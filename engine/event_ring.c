@@ -204,6 +204,18 @@ size_t event_ring_batch_left(const struct event_ring *r) {
     return r->emptying.n;
 }
 
+size_t event_ring_peek(const struct event_ring *r, uint64_t *ids, size_t n) {
+    const struct event_buffer *b = &r->emptying;
+    size_t i = 0;
+    for (size_t at = b->at; at < b->len && i < n; i++) {
+        struct engine_event e;
+        memcpy(&e, b->bytes + at, HEAD);
+        ids[i] = e.id;
+        at += record_size(&e);
+    }
+    return i;
+}
+
 void event_ring_set_notify(struct event_ring *r, void (*notify)(void *arg), void *arg) {
     pthread_mutex_lock(&r->lock);
     r->notify = notify;

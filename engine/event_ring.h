@@ -49,6 +49,8 @@ void event_ring_notify(struct event_ring *r);
 bool event_ring_pop(struct event_ring *r, struct engine_event *out, int timeout_ms);
 /* Consumer: events left of the batch that event_ring_pop takes from. */
 size_t event_ring_batch_left(const struct event_ring *r);
+/* Consumer: the ids of the first n of these, or of as many as there are; returns how many. */
+size_t event_ring_peek(const struct event_ring *r, uint64_t *ids, size_t n);
 void event_ring_set_notify(struct event_ring *r, void (*notify)(void *arg), void *arg);
 void event_ring_close(struct event_ring *r); /* nobody waits any more, on either side */
 

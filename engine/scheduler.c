@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define AHEAD 4 /* so many sequences early are lines asked for: all others' were touched since the last step */
+
 int scheduler_init(struct scheduler *s, struct kv_cache *kv, const struct scheduler_config *c, struct error *err) {
     if (c->max_sequences == 0 || c->max_batched_tokens < c->max_sequences) {
         return error_set_param(err, ERROR_INVALID, "max_batched_tokens",
@@ -407,6 +409,9 @@ static void publish(struct scheduler *s, struct sequence *seq) {
 void scheduler_computed(struct scheduler *s) {
     for (size_t i = 0; i < s->n_scheduled; i++) {
         struct sequence *seq = s->scheduled[i];
+        if (i + AHEAD < s->n_scheduled) {
+            sequence_prefetch(s->scheduled[i + AHEAD]);
+        }
         seq->n_computed += seq->n_scheduled - seq->n_draft; /* of a draft, nothing counts yet */
         seq->n_scheduled = 0;
         publish(s, seq);

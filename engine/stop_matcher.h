@@ -22,8 +22,8 @@ struct stop_matcher {
     struct stop_pattern *patterns; /* [n], owned */
     size_t n;
     bool include; /* the stop string stays in the text */
-    char held[ENGINE_MAX_STOP_LEN];
     size_t n_held; /* = the largest `matched` */
+    char held[ENGINE_MAX_STOP_LEN];
 };
 
 /* Copies the strings: 1..ENGINE_MAX_STOP_LEN bytes each (the caller checked), n may be 0. */

@@ -233,6 +233,15 @@ size_t detokenizer_push(struct detokenizer *d, int32_t id, char *out) {
     return written;
 }
 
+void text_prefetch(const struct text *t, const int32_t *ids, size_t n) {
+    const struct vocab *v = &t->tokenizer->vocab;
+    for (size_t i = 0; i < n; i++) {
+        if (ids[i] >= 0 && (size_t)ids[i] < v->n) {
+            __builtin_prefetch(vocab_piece(v, (uint32_t)ids[i]).data);
+        }
+    }
+}
+
 size_t detokenizer_finish(struct detokenizer *d, char *out) {
     bool byte_runs = d->text->tokenizer->byte_runs;
     size_t written = d->n_held == 0 ? 0 : byte_runs ? put_held_as_replacements(d, out) : put_replacement(out);

@@ -261,6 +261,8 @@ void engine_set_notify(struct engine *e, void (*notify)(void *arg), void *arg);
 bool engine_poll(struct engine *e, struct engine_event *out);
 /* How many engine_poll will surely give now: what is left of the batch that it gives from. */
 size_t engine_pending(const struct engine *e);
+/* The ids of the next events among these, at most n; returns how many. */
+size_t engine_peek(const struct engine *e, uint64_t *ids, size_t n);
 /* Wait up to timeout_ms for an event (for programs without a loop). */
 bool engine_wait(struct engine *e, struct engine_event *out, int timeout_ms);
 

@@ -131,6 +131,8 @@ struct detokenizer {
 void detokenizer_init(struct detokenizer *d, const struct text *t, bool skip_special, bool continuing);
 /* Push one id; writes at most DETOKENIZER_MAX_OUT bytes to out, returns how many. */
 size_t detokenizer_push(struct detokenizer *d, int32_t id, char *out);
+/* These will be pushed soon: ask memory for their texts, all at a time. Ids that are not in the vocabulary are fine. */
+void text_prefetch(const struct text *t, const int32_t *ids, size_t n);
 /* At the end: what is held comes as U+FFFD. */
 size_t detokenizer_finish(struct detokenizer *d, char *out);
 

@@ -27,7 +27,7 @@ static int failures;
     } while (0)
 
 #define CONTEXT 256
-#define MOST 64
+#define MOST 100 /* more than the device is asked to choose in one call */
 
 struct outcome {
     size_t n;
@@ -211,25 +211,50 @@ static void stops_are_found(struct engine *e) {
     CHECK(engine_submit(e, &r, &err) < 0 && err.code == ERROR_INVALID && strcmp(err.param, "top_p") == 0, "top_p 2");
 }
 
+/* In company, with what makes rows of a step other than one a sequence: forks, drafts, a prompt's logprobs, masks. */
+static struct engine_request request_in_company(uint64_t id, size_t max_tokens, bool together) {
+    struct engine_request r = request(id, max_tokens);
+    static const int32_t stop_ids[] = {'e', 't', 'a'};
+    if (id % 5 == 3) {
+        r.min_tokens = max_tokens;
+        r.stop_ids = stop_ids;
+        r.n_stop_ids = 3;
+    }
+    if (id % 4 == 2) {
+        r.sampling.temperature = 0; /* comes back to what it wrote, so that there are drafts */
+    }
+    if (together) {
+        r.parent = id % 2 ? id - 1 : 0;
+        r.speculative_tokens = id % 3 ? 4 : 0;
+        r.n_prompt_logprobs = id % 7 == 5 ? 0 : -1;
+    }
+    return r;
+}
+
 static void company_changes_nothing(const char *model) {
     static struct outcome alone[MOST], together[MOST];
     struct engine_config c = config_of(model);
     struct engine *e = open_engine(&c);
     for (size_t i = 0; i < MOST; i++) {
-        struct engine_request r = request(i, 1 + i * 3);
+        struct engine_request r = request_in_company(i, 1 + i * 2, false);
         one(e, &r, &alone[i]);
     }
     engine_close(e);
-    c.kv_tokens = CONTEXT * 2; /* too little for all */
+    c.kv_tokens = 32 * MOST; /* too little for all, once they get longer */
+    c.max_sequences = MOST;
+    c.null_step_ns = 500000; /* so that most are there before the first ends */
     e = open_engine(&c);
     for (size_t i = 0; i < MOST; i++) {
-        struct engine_request r = request(i, 1 + i * 3);
+        struct engine_request r = request_in_company(i, 1 + i * 2, true);
         submit(e, &r);
     }
     collect(e, together, MOST);
     struct engine_stats s;
     engine_get_stats(e, &s);
     CHECK(s.preemptions > 0, "nothing was preempted");
+    CHECK(s.forks > 0 && s.accepted_tokens > 0, "%llu forks, %llu tokens of drafts were right",
+          (unsigned long long)s.forks, (unsigned long long)s.accepted_tokens);
+    CHECK(s.step_tokens.counts[5] > 0, "no step had 65 to 128 rows");
     CHECK(s.kv_blocks_used == 0 && s.idle, "%llu blocks are kept", (unsigned long long)s.kv_blocks_used);
     for (size_t i = 0; i < MOST; i++) {
         CHECK(alone[i].n == together[i].n && memcmp(alone[i].tokens, together[i].tokens, sizeof alone[i].tokens) == 0 &&

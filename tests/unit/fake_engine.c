@@ -415,6 +415,11 @@ size_t engine_pending(const struct engine *e) {
     return 0;
 }
 
+size_t engine_peek(const struct engine *e, uint64_t *ids, size_t n) {
+    (void)e, (void)ids, (void)n;
+    return 0;
+}
+
 bool engine_wait(struct engine *e, struct engine_event *out, int timeout_ms) {
     uint64_t until_ns = clock_now_ns() + (uint64_t)timeout_ms * 1000000u;
     struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000u), .tv_nsec = (long)(until_ns % 1000000000u)};

@@ -86,6 +86,30 @@ Test(event_ring, what_goes_in_comes_out) {
     event_ring_destroy(&r);
 }
 
+Test(event_ring, the_next_ids_can_be_seen_ahead) {
+    struct event_ring r;
+    static struct engine_event e;
+    uint64_t ids[4] = {0};
+    cr_assert_eq(event_ring_init(&r, 65536, &err), 0);
+    for (uint64_t i = 0; i < 9; i++) {
+        make(&e, i);
+        event_ring_push(&r, &e);
+    }
+    event_ring_notify(&r);
+    cr_assert_eq(event_ring_peek(&r, ids, 4), 0); /* nothing was taken yet */
+    for (uint64_t i = 0; i < 9; i++) {
+        cr_assert(event_ring_pop(&r, &e, 0));
+        check(&e, i); /* looking ahead takes nothing away */
+        size_t n = event_ring_peek(&r, ids, 4);
+        cr_assert_eq(n, 8 - i < 4 ? 8 - i : 4);
+        for (size_t k = 0; k < n; k++) {
+            cr_assert_eq(ids[k], i + 1 + k);
+        }
+    }
+    cr_assert_eq(event_ring_peek(&r, ids, 4), 0);
+    event_ring_destroy(&r);
+}
+
 Test(event_ring, pushed_events_are_seen_once_published) {
     struct event_ring r;
     static struct engine_event e;
