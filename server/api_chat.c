@@ -67,44 +67,34 @@ static int prepare(struct request *r, struct error *err) {
 
 /* ---- streaming ----------------------------------------------------------------------------------------------- */
 
-/* data: {…,"choices":[{"index":i,"delta": */
-static void begin_chunk(const struct request *r, const struct choice *c, struct buf *out) {
-    sse_begin(out);
-    request_write_head(r, r->api->chunk_object, out);
-    buf_puts(out, ",\"choices\":[{\"index\":");
-    json_put_size(out, c->index);
-    buf_puts(out, ",\"delta\":");
-}
-
 static void end_chunk(const struct request *r, struct buf *out) {
-    buf_puts(out, r->params.include_usage ? "}],\"usage\":null}" : "}]}");
-    sse_finish(out);
+    buf_puts(out, r->params.include_usage ? "}],\"usage\":null}" SSE_END : "}]}" SSE_END);
 }
 
 static void write_first(const struct request *r, struct choice *c, struct buf *out) {
-    begin_chunk(r, c, out);
-    buf_puts(out, "{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null");
+    request_begin_chunk(r, c, out);
+    buf_puts(out, ",\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null");
     end_chunk(r, out);
 }
 
 static void write_text(const struct request *r, struct choice *c, size_t n_logprobs, struct buf *out) {
-    begin_chunk(r, c, out);
-    buf_puts(out, "{\"content\":");
+    request_begin_chunk(r, c, out);
+    buf_puts(out, ",\"delta\":{\"content\":");
     buf_json_string(out, c->text.data, c->text.len);
-    buf_puts(out, "},\"logprobs\":");
     if (r->params.logprobs) {
+        buf_puts(out, "},\"logprobs\":");
         logprobs_write_chat(&c->logprobs, n_logprobs, out);
+        buf_puts(out, ",\"finish_reason\":null");
     } else {
-        buf_puts(out, "null");
+        buf_puts(out, "},\"logprobs\":null,\"finish_reason\":null");
     }
-    buf_puts(out, ",\"finish_reason\":null");
     end_chunk(r, out);
 }
 
 static void write_finish(const struct request *r, struct choice *c, struct buf *out) {
     size_t n_logprobs = request_ready_logprobs(c, true); /* of text that was shown before it was known to be the last */
-    begin_chunk(r, c, out);
-    buf_puts(out, "{},\"logprobs\":");
+    request_begin_chunk(r, c, out);
+    buf_puts(out, ",\"delta\":{},\"logprobs\":");
     if (n_logprobs) {
         logprobs_write_chat(&c->logprobs, n_logprobs, out);
     } else {

@@ -29,6 +29,14 @@ int choice_table_add(struct choice_table *t, struct choice *c, struct error *err
     return 0;
 }
 
+void choice_table_prefetch(const struct choice_table *t, uint64_t id) {
+    size_t slot = id & ((1u << SLOT_BITS) - 1);
+    if (slot < t->cap && t->slots[slot]) {
+        __builtin_prefetch(t->slots[slot], 1);
+        __builtin_prefetch(&t->slots[slot]->shown, 1);
+    }
+}
+
 struct choice *choice_table_find(const struct choice_table *t, uint64_t id) {
     size_t slot = id & ((1u << SLOT_BITS) - 1);
     struct choice *c = slot < t->cap ? t->slots[slot] : NULL;

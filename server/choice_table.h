@@ -17,6 +17,8 @@ struct choice_table {
 
 /* Gives the choice its id. */
 int choice_table_add(struct choice_table *t, struct choice *c, struct error *err);
+/* It will be looked for soon: ask memory for it. */
+void choice_table_prefetch(const struct choice_table *t, uint64_t id);
 /* NULL: none has it any more. */
 struct choice *choice_table_find(const struct choice_table *t, uint64_t id);
 /* Takes its id away. */

@@ -74,12 +74,28 @@ struct extra_header {
 
 enum stage { READING, THINKING, REPLYING, STREAMING };
 
+/* What each piece of a stream touches stands first (exchange_prefetch). */
 struct exchange {
     struct http *http;
     struct connection *connection;
     struct MHD_Connection *mhd;
-    enum http_method method;
     enum stage stage;
+    bool body_done;
+    bool parked;  /* suspended in libmicrohttpd; resumed exactly once for each time */
+    bool watched; /* in the hang-up set */
+    bool hung_up; /* it fired while the body was coming in */
+    bool gone;
+    bool queued; /* the response was handed to libmicrohttpd */
+    bool ended;
+    struct buf out; /* REPLYING: the body. STREAMING: bytes [out_pos, len) wait for the reader. */
+    size_t out_pos;
+    uint64_t last_taken_ns; /* libmicrohttpd's reader */
+    uint64_t sent;          /* of the answer's body, handed over */
+    /* Only to ask memory for them ahead: the response, and where libmicrohttpd last wanted a piece. */
+    const struct MHD_Response *response;
+    const char *piece;
+
+    enum http_method method;
     enum http_refusal refusal;
     char *path;
     char id[129], unique[33];
@@ -87,24 +103,12 @@ struct exchange {
     struct buf body;
     size_t accounted;  /* of body, in http->buffered */
     uint64_t received; /* body bytes, kept or not */
-    uint64_t sent;     /* of the answer's body, handed over */
-    bool body_done;
-    bool parked;  /* suspended in libmicrohttpd; resumed exactly once for each time */
-    bool watched; /* in the hang-up set */
-    bool hung_up; /* it fired while the body was coming in */
-    bool gone;
-    bool queued; /* the response was handed to libmicrohttpd */
     void *app;
 
     int status;
     const char *type;
     struct extra_header headers[EXCHANGE_MAX_HEADERS];
     size_t n_headers;
-
-    struct buf out; /* REPLYING: the body. STREAMING: bytes [out_pos, len) wait for the reader. */
-    size_t out_pos;
-    bool ended;
-    uint64_t last_taken_ns; /* libmicrohttpd's reader */
 };
 
 static uint64_t deadline(uint64_t ms) {
@@ -205,6 +209,7 @@ static ssize_t read_stream(void *arg, uint64_t pos, char *to, size_t max) {
     if (n > 0) {
         n = n < max ? n : max;
         memcpy(to, x->out.data + x->out_pos, n);
+        x->piece = to;
         x->out_pos += n;
         x->last_taken_ns = loop_now_ns(x->http->loop);
         if (x->out_pos == x->out.len) {
@@ -257,6 +262,7 @@ static enum MHD_Result queue_answer(struct exchange *x) {
         MHD_add_response_header(r, "Connection", "close");
     }
     enum MHD_Result rc = MHD_queue_response(x->mhd, (unsigned)x->status, r);
+    x->response = r;
     MHD_destroy_response(r); /* libmicrohttpd holds its own reference */
     x->queued = rc == MHD_YES;
     return rc;
@@ -855,6 +861,23 @@ void exchange_stream(struct exchange *x, const char *type) {
         x->type = type;
         wake(x);
     }
+}
+
+static void prefetch(const void *p, size_t len) {
+    for (size_t at = 0; p && at < len; at += 64) {
+        __builtin_prefetch((const char *)p + at, 1);
+    }
+}
+
+void exchange_prefetch(const struct exchange *x) {
+    prefetch(x, offsetof(struct exchange, method));
+}
+
+void exchange_prefetch_buffer(const struct exchange *x, size_t len) {
+    prefetch(x->out.data, x->out.cap < len ? x->out.cap : len);
+    prefetch(x->piece, len);
+    prefetch(x->mhd, 512); /* libmicrohttpd's own record: most of it, whatever its size */
+    prefetch(x->response, 128);
 }
 
 enum exchange_queued exchange_write(struct exchange *x, const char *bytes, size_t len) {

@@ -102,6 +102,10 @@ enum exchange_queued {
     EXCHANGE_NO_MEMORY /* the stream is still open */
 };
 enum exchange_queued exchange_write(struct exchange *x, const char *bytes, size_t len);
+/* A piece of about len bytes will be written soon: ask memory for what it touches, first the exchange itself, then, once
+ * that is there, what it points to. */
+void exchange_prefetch(const struct exchange *x);
+void exchange_prefetch_buffer(const struct exchange *x, size_t len);
 /* There is no memory to say how it ends: cut the connection, so that the client sees that the answer is not whole, or,
  * where nothing was sent yet, answer 500. `gone` is not called. */
 void exchange_drop(struct exchange *x);

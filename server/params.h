@@ -47,6 +47,17 @@ struct prompt_input {
 struct request_params {
     struct cJSON *tree; /* owned; strings below are borrowed from it */
 
+    /* what to send: first, since each token of an answer asks for it */
+    bool stream, include_usage, echo;
+    bool skip_special_tokens;
+    bool logprobs;              /* chat's switch */
+    bool score_only;            /* max_tokens 0: nothing is generated */
+    bool return_token_strs;
+    int64_t top_logprobs;       /* chat's count, completions' logprobs; -1 = not given */
+    int64_t prompt_logprobs;    /* -1 = not given */
+    int64_t speculative_tokens; /* -1 = not given */
+    const char *request_id;     /* borrowed; NULL if absent */
+
     /* what to continue */
     const char *messages; /* raw JSON array, borrowed from the body; NULL if absent */
     size_t messages_len;
@@ -87,17 +98,6 @@ struct request_params {
     int64_t priority;
     double timeout;         /* s; 0 = not given */
     const char *cache_salt; /* borrowed; NULL if absent */
-
-    /* what to send */
-    bool stream, include_usage, echo;
-    bool skip_special_tokens;
-    bool logprobs;           /* chat's switch */
-    int64_t top_logprobs;    /* chat's count, completions' logprobs; -1 = not given */
-    int64_t prompt_logprobs; /* -1 = not given */
-    int64_t speculative_tokens; /* -1 = not given */
-    bool score_only;         /* max_tokens 0: nothing is generated */
-    bool return_token_strs;
-    const char *request_id; /* borrowed; NULL if absent */
 };
 
 /*

@@ -36,7 +36,7 @@ struct prompt {
     struct buf echo; /* its text, when it is to be shown */
 };
 
-/* One answer: index = prompt * n + k. */
+/* One answer: index = prompt * n + k. As in struct request, what each event touches stands first. */
 struct choice {
     struct request *request;
     size_t index;
@@ -45,9 +45,9 @@ struct choice {
     bool prompt_counted;
     struct buf text; /* all of it; in a stream, what waits for the next chunk (nothing, between two events) */
     size_t shown;    /* bytes of generated text, so far */
+    uint64_t submitted_ns, started_ns, first_ns, last_ns; /* 0 = not yet */
     struct logprobs logprobs;
     struct logprobs prompt_logprobs; /* of prompt_logprobs; what echo tells of the prompt lies in logprobs */
-    uint64_t submitted_ns, started_ns, first_ns, last_ns; /* 0 = not yet */
     enum finish_reason finish;
     int32_t stop_index, stop_token;
     uint32_t completion_tokens, cached_tokens;
@@ -83,6 +83,10 @@ struct request {
     bool expired;         /* by its deadline */
     bool streaming;       /* the 200 is out */
     atomic_bool unwanted; /* gone, failed or refused: a worker need not go on */
+    struct buf chunk_head; /* how a chunk of a choice begins (request_begin_chunk) */
+    uint64_t first_ns;     /* first token of any choice */
+    uint64_t quiet_ns;     /* when something was last sent or began to be waited for */
+    struct request_params params;
 
     struct auth_identity who;
     unsigned char cache_salt[AUTH_DIGEST];
@@ -94,7 +98,6 @@ struct request {
 
     struct buf body;
     size_t body_len; /* what HTTP counts as held until the body is freed */
-    struct request_params params;
     struct error error; /* of prepare */
     bool prepare_failed;
 
@@ -104,11 +107,8 @@ struct request {
     size_t n_choices, n_done, n_in_engine;
 
     char id[48];
-    struct buf chunk_head; /* what request_write_head writes into every chunk of a stream */
     int64_t created;
     uint64_t ready_ns; /* the body was complete */
-    uint64_t first_ns; /* first token of any choice */
-    uint64_t quiet_ns; /* when something was last sent or began to be waited for */
 };
 
 /* The headers are in, and say whose it is. Counts it as received. NULL: out of memory. */
@@ -123,6 +123,9 @@ void request_gone(struct request *r);
 /* HTTP is done with it. */
 void request_completed(struct request *r);
 
+/* Events of these choices come next, in this order: ask memory for what they touch, before each that is handled. */
+#define REQUEST_AHEAD 8
+void request_look_ahead(const struct server *s, const uint64_t *ids, size_t n);
 /* An event of the engine, at `now` (clock_now_ns). */
 void request_on_event(struct server *s, const struct engine_event *event, uint64_t now);
 /* Its deadline has passed (for deadlines_open). */
@@ -144,6 +147,8 @@ int request_go_on(struct request *r, size_t prompt_bytes, struct error *err);
 int request_alloc_prompts(struct request *r, size_t n, struct error *err);
 size_t request_ready_logprobs(const struct choice *c, bool last); /* how many entries may be written now */
 const char *request_finish_reason(const struct choice *c);        /* "stop", "length", "repetition" */
+/* data: {…,"choices":[{"index":…   (what is open stays open) */
+void request_begin_chunk(const struct request *r, const struct choice *c, struct buf *out);
 /* {"id":…,"object":…,"created":…,"model":…,"system_fingerprint":…   (the object stays open) */
 void request_write_head(const struct request *r, const char *object, struct buf *out);
 void request_write_usage(const struct request *r, struct buf *out); /* {"prompt_tokens":…} */

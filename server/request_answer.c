@@ -7,6 +7,12 @@
 
 #include <inferd/clock.h>
 
+static void write_chunk_head(const struct request *r, struct buf *out) {
+    sse_begin(out);
+    request_write_head(r, r->api->chunk_object, out);
+    buf_puts(out, ",\"choices\":[{\"index\":");
+}
+
 /* Begin the 200 of a stream: the first chunk of every choice, whichever has something to say. */
 void request_start_stream(struct request *r) {
     if (r->streaming || r->gone) {
@@ -16,7 +22,7 @@ void request_start_stream(struct request *r) {
     exchange_add_header(r->exchange, "Cache-Control", "no-cache");
     exchange_add_header(r->exchange, "X-Accel-Buffering", "no");
     exchange_stream(r->exchange, SSE_CONTENT_TYPE);
-    request_write_head(r, r->api->chunk_object, &r->chunk_head);
+    write_chunk_head(r, &r->chunk_head);
     if (r->chunk_head.failed) {
         buf_free(&r->chunk_head); /* then it is written anew each time */
     }
@@ -239,6 +245,33 @@ static void on_done(struct request *r, struct choice *c, const struct engine_eve
     }
 }
 
+/*
+ * Between two events of a stream come those of all others, so what it touches has left the near caches; and each thing is
+ * found through another: choice, request, exchange, buffer. So with every event that is handled each of the next ones is
+ * brought one of these further. A choice that is found lives: its event is still to come.
+ */
+void request_look_ahead(const struct server *s, const uint64_t *ids, size_t n) {
+    const struct choice *c;
+    if (n > 7) {
+        choice_table_prefetch(&s->choices, ids[7]);
+    }
+    if (n > 5 && (c = choice_table_find(&s->choices, ids[5]))) {
+        __builtin_prefetch(c->text.data, 1);
+        __builtin_prefetch(c->request, 1);
+        __builtin_prefetch(&c->request->params, 1);
+    }
+    if (n > 3 && (c = choice_table_find(&s->choices, ids[3])) && c->request->exchange) {
+        const struct buf *head = &c->request->chunk_head;
+        exchange_prefetch(c->request->exchange);
+        for (size_t at = 0; at < head->len; at += 64) {
+            __builtin_prefetch(head->data + at);
+        }
+    }
+    if (n > 1 && (c = choice_table_find(&s->choices, ids[1])) && c->request->exchange) {
+        exchange_prefetch_buffer(c->request->exchange, c->request->chunk_head.len + 128);
+    }
+}
+
 void request_on_event(struct server *s, const struct engine_event *e, uint64_t now) {
     struct choice *c = choice_table_find(&s->choices, e->id);
     if (!c) {
@@ -277,11 +310,16 @@ const char *request_finish_reason(const struct choice *c) {
     return c->finish == FINISH_LENGTH ? "length" : c->finish == FINISH_REPETITION ? "repetition" : "stop";
 }
 
-void request_write_head(const struct request *r, const char *object, struct buf *out) {
-    if (object == r->api->chunk_object && r->chunk_head.len > 0) {
+void request_begin_chunk(const struct request *r, const struct choice *c, struct buf *out) {
+    if (r->chunk_head.len > 0) {
         buf_append(out, r->chunk_head.data, r->chunk_head.len);
-        return;
+    } else {
+        write_chunk_head(r, out);
     }
+    json_put_size(out, c->index);
+}
+
+void request_write_head(const struct request *r, const char *object, struct buf *out) {
     buf_printf(out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", r->id, object,
                (long long)r->created);
     json_put_string(out, r->server->model);

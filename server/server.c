@@ -94,6 +94,7 @@ static void on_wake(void *arg) {
         return;
     }
     uint64_t now = clock_now_ns();
+    uint64_t soon[REQUEST_AHEAD];
     size_t most = EVENTS_A_TURN;
     for (size_t i = 0; i < most; i++) {
         if (!engine_poll(s->engine, &event)) {
@@ -102,6 +103,7 @@ static void on_wake(void *arg) {
         if (engine_pending(s->engine) > s->n_running_choices) {
             most = EVENTS_A_TURN_BEHIND;
         }
+        request_look_ahead(s, soon, engine_peek(s->engine, soon, REQUEST_AHEAD));
         request_on_event(s, &event, now);
     }
     loop_wake(s->loop);

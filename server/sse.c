@@ -5,7 +5,7 @@ void sse_begin(struct buf *out) {
 }
 
 void sse_finish(struct buf *out) {
-    buf_puts(out, "\n\n");
+    buf_puts(out, SSE_END);
 }
 
 void sse_done(struct buf *out) {
