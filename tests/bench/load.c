@@ -34,6 +34,8 @@ static const char usage[] =
     "  --reconnect          a new connection for each request\n"
     "  --spin               never sleep, so that the server's processor has nobody to wake: for a generator with a\n"
     "                       processor of its own\n"
+    "  --nap S              sleep so long before each look at what has come in, so that the server's processor has\n"
+    "                       nobody to wake, as when clients are on other machines; the wait counts in all times\n"
     "  --exact              each stream must have --max-tokens events of text, as the null device gives them\n"
     "  --step-time S        the server's null_step_time: added latency is how long behind the end of a step an event\n"
     "                       comes in (same machine)\n"
@@ -142,6 +144,7 @@ enum {
     PLAIN,
     RECONNECT,
     SPIN,
+    NAP,
     EXACT,
     STEP,
     PID,
@@ -167,6 +170,7 @@ int main(int argc, char **argv) {
         {"plain", 1, NULL, PLAIN},
         {"reconnect", 0, NULL, RECONNECT},
         {"spin", 0, NULL, SPIN},
+        {"nap", 1, NULL, NAP},
         {"exact", 0, NULL, EXACT},
         {"step-time", 1, NULL, STEP},
         {"pid", 1, NULL, PID},
@@ -236,6 +240,9 @@ int main(int argc, char **argv) {
             break;
         case SPIN:
             o.spin = true;
+            break;
+        case NAP:
+            o.nap_ns = (uint64_t)(atof(optarg) * 1e9 + 0.5);
             break;
         case EXACT:
             o.exact = true;

@@ -27,6 +27,7 @@ struct load_options {
     double plain;            /* share of requests without stream */
     bool reconnect;          /* a connection for each request */
     bool spin;               /* never sleep: waking the generator up is work of the sender's processor */
+    uint64_t nap_ns;         /* sleep so long before each look at what has come: nobody then has to wake it up */
     bool exact;              /* a stream must have max_tokens events of text and finish by length */
     uint64_t seed;
     uint64_t step_ns; /* steps of the server end at multiples of it; 0 = not known */

@@ -417,6 +417,11 @@ static double cpu_seconds(pid_t pid) {
 
 static void turn(struct load *l, int timeout_ms) {
     struct epoll_event events[512];
+    if (l->o->nap_ns && timeout_ms > 0) {
+        const struct timespec nap = {(time_t)(l->o->nap_ns / 1000000000u), (long)(l->o->nap_ns % 1000000000u)};
+        nanosleep(&nap, NULL);
+        timeout_ms = 0;
+    }
     int n = epoll_wait(l->epoll_fd, events, 512, timeout_ms);
     l->now = now_ns();
     for (int i = 0; i < n; i++) {

@@ -2,7 +2,12 @@
 # The server alone, on the null device: the rows of BENCHMARKS.md.
 #   tests/bench/measure_server.sh MODEL [full half lockstep hold idle]...
 # The whole server process runs on processor 0, the load generator on processor 1. PREFIX is put before both: with
-# PREFIX="chrt -f 1" (root) other work on the machine does not count. BUILD is the build folder (build).
+# PREFIX="chrt -f 1" (root) other work on the machine does not count. BUILD is the build folder (build). CONGESTION=cubic
+# (root) has TCP use it for the time of the run; else it is what the system is set to.
+#
+# Client and server share a machine, and so the server's processor also does what is the client's: it takes the bytes in,
+# and wakes the client up. Where latency is measured the client naps for 20 us before each look (load --nap), so that
+# there is nobody to wake; what it finds late for that counts as added latency.
 set -eu
 model=$1
 shift
@@ -25,7 +30,16 @@ end() {
     kill "$server"
     wait "$server" || true
 }
-trap 'kill $server 2>/dev/null || true' EXIT
+congestion=/proc/sys/net/ipv4/tcp_congestion_control
+was=$(cat $congestion)
+finish() {
+    [ -z "$server" ] || kill "$server" 2>/dev/null || true
+    [ -z "${CONGESTION:-}" ] || echo "$was" >$congestion
+}
+server=
+trap finish EXIT
+[ -z "${CONGESTION:-}" ] || echo "$CONGESTION" >$congestion
+echo "TCP congestion control: $(cat $congestion)"
 
 cpu_ms() { cat /proc/"$server"/task/*/schedstat | awk '{ns += $1} END {print ns / 1e6}'; }
 
@@ -39,11 +53,11 @@ for what in "$@"; do
         ;;
     half) # half as many streams, each as fast as at 150,000 tokens/s over 1,000
         serve --max-sequences 1000 --kv-tokens 4000000 --null-step-time 0.006666667
-        load --connections 500 --max-tokens 2000 --warmup 2 --duration 5 --exact --step-time 0.006666667
+        load --connections 500 --max-tokens 2000 --warmup 2 --duration 5 --exact --step-time 0.006666667 --nap 0.00002
         ;;
     lockstep) # the same rate over 1,000 streams that all get their token in the same moment
         serve --max-sequences 1000 --kv-tokens 4000000 --null-step-time 0.013333333
-        load --connections 1000 --max-tokens 2000 --warmup 2 --duration 5 --exact --step-time 0.013333333
+        load --connections 1000 --max-tokens 2000 --warmup 2 --duration 5 --exact --step-time 0.013333333 --nap 0.00002
         ;;
     hold) # 10,000 streams, a token every 2 s
         serve --max-sequences 10000 --kv-tokens 16000000 --null-step-time 2
