@@ -279,6 +279,8 @@ void engine_get_info(const struct engine *e, struct engine_info *out) {
         .architecture = "fake",
         .model_name = "fake",
         .backend = "none",
+        .device = "nothing",
+        .device_why = "",
         .variant = "none",
         .threads = 1,
         .weights = "none",
