@@ -33,10 +33,13 @@ static uint16_t to_bits(double x, cudaDataType type) { /* x is representable */
         memcpy(&u, &f, 4);
         return uint16_t(u >> 16);
     }
-    _Float16 h = _Float16(x);
-    uint16_t u;
-    memcpy(&u, &h, 2);
-    return u;
+    int e;
+    double f = frexp(fabs(x), &e); /* in [0.5, 1) */
+    unsigned sign = x < 0 ? 0x8000u : 0;
+    if (x == 0 || e < -13) {
+        return uint16_t(sign | unsigned(ldexp(fabs(x), 24)));
+    }
+    return uint16_t(sign | (unsigned(e + 14) << 10) | (unsigned(ldexp(f, 11)) & 1023u));
 }
 static double from_bits(uint16_t u, cudaDataType type) {
     if (type == CUDA_R_16BF) {
@@ -45,9 +48,9 @@ static double from_bits(uint16_t u, cudaDataType type) {
         memcpy(&f, &w, 4);
         return f;
     }
-    _Float16 h;
-    memcpy(&h, &u, 2);
-    return double(h);
+    unsigned e = u >> 10 & 31u, f = u & 1023u; /* no infinities here */
+    double v = e == 0 ? ldexp(double(f), -24) : ldexp(double(f + 1024), int(e) - 25);
+    return u & 0x8000u ? -v : v;
 }
 static double rounded(double x, cudaDataType type) {
     return type == CUDA_R_16BF ? round_to(x, 7, -126) : type == CUDA_R_16F ? round_to(x, 10, -14) : double(float(x));

@@ -357,9 +357,9 @@ static void test_threads() {
     int sums[2] = {0, 0};
     auto work = [&sums](int thread) {
         bool good = cudaSetDevice(thread) == cudaSuccess;
-        cudaStream_t a, b;
-        cudaEvent_t e;
-        int *p;
+        cudaStream_t a = nullptr, b = nullptr;
+        cudaEvent_t e = nullptr;
+        int *p = nullptr;
         good &=
             cudaStreamCreate(&a) == cudaSuccess && cudaStreamCreateWithFlags(&b, cudaStreamNonBlocking) == cudaSuccess;
         good &= cudaEventCreate(&e) == cudaSuccess && cudaMalloc(&p, 4) == cudaSuccess;
