@@ -3,6 +3,7 @@
  * (so that a late access always faults), and a protected device's pages are closed while its work does not run.
  */
 #include "emu_launch.h"
+#include "fiber.h"
 #include "runtime.h"
 
 #include <signal.h>
@@ -291,12 +292,15 @@ static void on_fault(int number, siginfo_t *info, void *context) {
 }
 
 void arm_handler() {
+    emu_describe_address = describe_address;
+    if (EMU_TSAN) { /* as in signals.cc */
+        return;
+    }
     struct sigaction action = {};
     action.sa_sigaction = on_fault;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
     sigemptyset(&action.sa_mask);
     sigaction(SIGSEGV, &action, &previous_action);
-    emu_describe_address = describe_address;
 }
 
 /* ---- copies ---- */

@@ -4,6 +4,10 @@
 
 #include "cuda_runtime.h"
 #include "emu.h"
+#include "fiber.h"
+
+/* Not under the thread sanitizer, which wants its own say in signals: there, no kernel may fault. */
+#define FAULTS_ARE_CAUGHT (!EMU_TSAN)
 
 #define CHECK(ok) check((ok), __FILE__, __LINE__, #ok)
 bool check(bool ok, const char *file, int line, const char *what);
