@@ -52,13 +52,13 @@ static bool may_choose(const struct sequence *s, size_t n_rows) {
     return n_rows == 1 && s->n_draft == 0 && !s->score_only && sequence_n_generated(s) > 0;
 }
 
-int choices_make(struct choices *c, struct runner *r, const struct scheduler *sch, struct sampler *sampler,
-                 const struct text *text, struct error *err) {
+bool choices_plan(struct choices *c, const struct runner *r, const struct scheduler *sch, struct sampler *sampler,
+                  const struct text *text) {
     const struct decoder_batch *b = &r->batch;
     size_t n_edits = 0, end;
     c->n = 0;
     if (!c->rows) {
-        return 0;
+        return false;
     }
     for (size_t i = 0, row = 0; i < sch->n_scheduled; i++, row = end) {
         const struct sequence *s = sch->scheduled[i];
@@ -74,8 +74,18 @@ int choices_make(struct choices *c, struct runner *r, const struct scheduler *sc
             c->n++;
         }
     }
-    if (c->n > 0 && r->ops->choose(r->backend, r->decoder.logits, r->decoder.config.vocab_size, sampler->vocab_size,
-                                   c->rows, c->n, c->tokens, err) < 0) {
+    return c->n == b->rows && b->n_logits == b->rows && b->n_sequences == b->rows &&
+           b->rows <= r->decoder.limits.max_logits;
+}
+
+int choices_queue(const struct choices *c, struct runner *r, const struct sampler *sampler, struct error *err) {
+    return c->n > 0 ? r->ops->choose(r->backend, r->decoder.logits, r->decoder.config.vocab_size, sampler->vocab_size,
+                                     c->rows, c->n, err)
+                    : 0;
+}
+
+int choices_take(struct choices *c, struct runner *r, struct error *err) {
+    if (c->n > 0 && r->ops->chosen(r->backend, c->tokens, c->n, err) < 0) {
         return -1;
     }
     for (size_t i = 0; i < c->n; i++) {

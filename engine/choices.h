@@ -25,9 +25,15 @@ void choices_close(struct choices *c); /* NULL and a zeroed one are fine */
 /* What the next token of s is chosen from and by. */
 struct sample_input choices_input(const struct sequence *s, const struct text *text, const float *logits);
 
-/* After a pass: let the device choose what it can. */
-int choices_make(struct choices *c, struct runner *r, const struct scheduler *sch, struct sampler *sampler,
-                 const struct text *text, struct error *err);
+/*
+ * Of the step in r->batch: what the device can choose goes to c->rows, and of_row says CHOICE_BY_HOST for all. True if
+ * that is all there is: every sequence has one row, and the device chooses behind each.
+ */
+bool choices_plan(struct choices *c, const struct runner *r, const struct scheduler *sch, struct sampler *sampler,
+                  const struct text *text);
+/* Queue them, behind the pass; then wait for the tokens and put them into of_row. Nothing happens where n is 0. */
+int choices_queue(const struct choices *c, struct runner *r, const struct sampler *sampler, struct error *err);
+int choices_take(struct choices *c, struct runner *r, struct error *err);
 
 static inline bool choices_has(const struct choices *c, size_t logits_row) {
     return c->rows && c->of_row[logits_row] != CHOICE_BY_HOST;

@@ -6,6 +6,7 @@
  * It opens the model itself (a device belongs to the thread that opened it), owns every sequence, the scheduler and
  * the KV bookkeeping, and frees only between steps. Once open, a step allocates nothing.
  */
+#include "ahead.h"
 #include "batch.h"
 #include "choices.h"
 #include "event_ring.h"
@@ -60,6 +61,7 @@ struct engine {
     struct scheduler scheduler;
     struct sampler sampler;
     struct choices choices;            /* of a device that chooses by the sampler's arithmetic */
+    struct ahead ahead;                /* of such a device */
     struct rule_sampler rule;          /* in place of the sampler, of a device that has its own rule */
     struct engine_event event;         /* the one being built */
     char decoded[DETOKENIZER_MAX_OUT]; /* of the token being delivered */
@@ -127,6 +129,7 @@ static void count(atomic_uint_fast64_t *counter, uint64_t n) {
  * the id again and sees it in no gauge.
  */
 static void end_sequence(struct engine *e, struct sequence *s, const struct engine_event *terminal) {
+    ahead_forget(&e->ahead, s);
     scheduler_remove(&e->scheduler, s);
     mailbox_forget(&e->mailbox, s);
     publish_gauges(e);
@@ -214,16 +217,27 @@ static void schedule(struct engine *e) {
     publish_gauges(e);
 }
 
+/* The step is computed, and what the device can choose is chosen. */
 static int run(struct engine *e, struct error *err) {
     struct decoder_batch *b = &e->runner.batch;
-    batch_fill(b, e->scheduler.scheduled, e->scheduler.n_scheduled, e->kv_cache.block_size);
-    batch_copies(b, e->scheduler.copy_from, e->scheduler.copy_to, e->scheduler.n_copies);
+    struct scheduler *sch = &e->scheduler;
+    batch_fill(b, sch->scheduled, sch->n_scheduled, e->kv_cache.block_size);
+    batch_copies(b, sch->copy_from, sch->copy_to, sch->n_copies);
     uint64_t start = clock_now_ns();
-    if (runner_run(&e->runner, err) < 0) {
+    if (choices_plan(&e->choices, &e->runner, sch, &e->sampler, e->text)) {
+        const struct ahead_rows rows = {sch->scheduled, sch->n_scheduled};
+        return runner_start(&e->runner, b, false, err) < 0 ||
+                       choices_queue(&e->choices, &e->runner, &e->sampler, err) < 0 ||
+                       ahead_queue(&e->ahead, &rows, &e->runner, sch, &e->sampler, &e->choices, e->text, err) < 0
+                   ? -1
+                   : choices_take(&e->choices, &e->runner, err);
+    }
+    if (runner_run(&e->runner, err) < 0 || choices_queue(&e->choices, &e->runner, &e->sampler, err) < 0 ||
+        choices_take(&e->choices, &e->runner, err) < 0) {
         return -1;
     }
     if (b->n_logits == b->rows) { /* no prompts in it */
-        step_cost_add(&e->scheduler.step_cost, b->rows, (double)(clock_now_ns() - start) * 1e-9);
+        step_cost_add(&sch->step_cost, b->rows, (double)(clock_now_ns() - start) * 1e-9);
     }
     return 0;
 }
@@ -410,15 +424,64 @@ static size_t scheduled_tokens(const struct scheduler *sch) {
     return n;
 }
 
+static void end_step(struct engine *e, size_t n_tokens, uint64_t began, uint64_t computed) {
+    uint64_t now = clock_now_ns();
+    step_stats_observe(&e->step_stats, n_tokens, now - began, now - computed);
+    count(&e->counters.steps, 1);
+    atomic_store_explicit(&e->counters.last_step_ns, now, memory_order_relaxed);
+    publish_gauges(e);
+    event_ring_notify(&e->events);
+}
+
+/* The step that was queued ahead: queue another one behind it, and deliver its tokens. */
+static void finish_under_way(struct engine *e) {
+    struct scheduler *sch = &e->scheduler;
+    const struct ahead_rows *rows = &e->ahead.under_way;
+    struct error err;
+    uint64_t began = clock_now_ns();
+    int rc = ahead_queue(&e->ahead, rows, &e->runner, sch, &e->sampler, &e->choices, e->text, &err);
+    rc = rc == 0 ? e->runner.ops->chosen(e->runner.backend, e->choices.tokens, rows->n, &err) : rc;
+    uint64_t computed = clock_now_ns();
+    sch->n_scheduled = 0;
+    for (size_t i = 0; i < rows->n; i++) {
+        struct sequence *s = rows->sequences[i];
+        e->choices.of_row[i] = e->choices.tokens[i];
+        if (s) {
+            s->n_scheduled = 1;
+            sch->scheduled[sch->n_scheduled++] = s;
+        }
+    }
+    size_t n_tokens = sch->n_scheduled;
+    if (rc == 0) {
+        scheduler_computed(sch);
+    }
+    for (size_t i = 0; i < rows->n; i++) {
+        struct sequence *s = rows->sequences[i];
+        int32_t token;
+        if (s && rc < 0) {
+            fail_sequence(e, s, &err);
+        } else if (s) {
+            sample_and_deliver(e, s, i, NULL, &token);
+        }
+    }
+    ahead_turn(&e->ahead);
+    if (n_tokens > 0) { /* not all have ended meanwhile */
+        end_step(e, n_tokens, began, computed);
+    }
+}
+
 static void step(struct engine *e) {
     struct scheduler *sch = &e->scheduler;
     struct error err;
     uint64_t began = clock_now_ns();
+    if (e->ahead.under_way.n > 0) {
+        finish_under_way(e);
+        return;
+    }
     schedule(e);
     assert(sch->n_scheduled > 0); /* the oldest always fits */
     size_t n_tokens = scheduled_tokens(sch);
     int rc = run(e, &err);
-    rc = rc == 0 ? choices_make(&e->choices, &e->runner, sch, &e->sampler, e->text, &err) : rc;
     uint64_t computed = clock_now_ns();
     if (rc == 0) {
         scheduler_computed(sch);
@@ -431,12 +494,8 @@ static void step(struct engine *e) {
             logits_row = take_rows(e, i, logits_row);
         }
     }
-    uint64_t now = clock_now_ns();
-    step_stats_observe(&e->step_stats, n_tokens, now - began, now - computed);
-    count(&e->counters.steps, 1);
-    atomic_store_explicit(&e->counters.last_step_ns, now, memory_order_relaxed);
-    publish_gauges(e);
-    event_ring_notify(&e->events);
+    ahead_turn(&e->ahead);
+    end_step(e, n_tokens, began, computed);
 }
 
 /* ---- life ---- */
@@ -537,7 +596,9 @@ static int open_model(struct engine *e, struct error *err) {
     if (e->runner.ops->sample && rule_sampler_init(&e->rule, &e->runner, e->text, e->limits.vocab_size, err) < 0) {
         return -1;
     }
-    if (e->runner.ops->choose && choices_open(&e->choices, e->runner.max_rows, e->runner.ops->choice_edits, err) < 0) {
+    if (e->runner.ops->choose &&
+        (choices_open(&e->choices, e->runner.max_rows, e->runner.ops->choice_edits, err) < 0 ||
+         ahead_open(&e->ahead, e->runner.max_sequences, e->runner.batch.max_blocks, err) < 0)) {
         return -1;
     }
     return runner_self_test(&e->runner, err);
@@ -550,6 +611,7 @@ static void close_model(struct engine *e) {
             sequence_free(s);
         }
     }
+    ahead_close(&e->ahead);
     rule_sampler_destroy(&e->rule);
     choices_close(&e->choices);
     sampler_destroy(&e->sampler);

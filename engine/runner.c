@@ -52,7 +52,8 @@ static void close_batch(struct runner *r) {
 
 /* What does not change between the plan before the device has reserved memory, and the one after. */
 static int describe_plan(struct runner *r, const struct engine_config *config, const struct model_config *model,
-                         size_t available, size_t max_logits, enum dtype kv_dtype, struct plan_input *out, struct error *err) {
+                         size_t available, size_t max_logits, enum dtype kv_dtype, struct plan_input *out,
+                         struct error *err) {
     const struct backend_info *b = &r->backend_info;
     *out = (struct plan_input){
         .total = b->own_memory ? b->memory_total : available,
@@ -77,7 +78,8 @@ static int describe_plan(struct runner *r, const struct engine_config *config, c
     return 0;
 }
 
-/* Bytes of the device that were taken since `before`, which becomes what is taken now; `otherwise` without such numbers. */
+/* Bytes of the device that were taken since `before`, which becomes what is taken now; `otherwise` without such
+ * numbers. */
 static int taken_since(struct runner *r, size_t *before, size_t otherwise, size_t *out, struct error *err) {
     size_t now;
     *out = otherwise;
@@ -93,7 +95,8 @@ static int taken_since(struct runner *r, size_t *before, size_t otherwise, size_
 }
 
 /* Between the weights and KV, which gets what is left: what the device needs for its largest step. *planned is told. */
-static int reserve(struct runner *r, const struct model_config *model, struct plan_input *in, size_t *taken, struct error *err) {
+static int reserve(struct runner *r, const struct model_config *model, struct plan_input *in, size_t max_logits,
+                   size_t *taken, struct error *err) {
     struct plan first;
     size_t bytes;
     if (plan_make(in, &first, err) < 0) {
@@ -107,7 +110,9 @@ static int reserve(struct runner *r, const struct model_config *model, struct pl
                                           .max_context = first.max_model_len,
                                           .n_heads = model->n_heads,
                                           .n_kv_heads = model->n_kv_heads,
-                                          .head_dim = model->head_dim};
+                                          .head_dim = model->head_dim,
+                                          .max_logits = max_logits,
+                                          .vocab_size = model->vocab_size};
     if (r->ops->reserve && r->ops->reserve(r->backend, &shapes, err) < 0) {
         return -1;
     }
@@ -119,7 +124,8 @@ static int reserve(struct runner *r, const struct model_config *model, struct pl
 }
 
 static int open_model(struct runner *r, const struct engine_config *config, const struct model_config *model,
-                      struct weights *weights, size_t available, size_t max_logits, enum dtype kv_dtype, struct error *err) {
+                      struct weights *weights, size_t available, size_t max_logits, enum dtype kv_dtype,
+                      struct error *err) {
     struct plan_input in;
     size_t taken = r->backend_info.memory_overhead, used, now;
     if (describe_plan(r, config, model, available, max_logits, kv_dtype, &in, err) < 0 ||
@@ -128,7 +134,7 @@ static int open_model(struct runner *r, const struct engine_config *config, cons
     }
     in.weight_bytes = used > weights->bytes ? used : weights->bytes;
     size_t reserved = in.workspace_bytes;
-    if (reserve(r, model, &in, &taken, err) < 0 || plan_make(&in, &r->kv, err) < 0) {
+    if (reserve(r, model, &in, max_logits, &taken, err) < 0 || plan_make(&in, &r->kv, err) < 0) {
         return -1;
     }
     reserved = in.workspace_bytes - reserved;
@@ -141,7 +147,8 @@ static int open_model(struct runner *r, const struct engine_config *config, cons
                                           .kv_dtype = kv_dtype,
                                           .max_context = r->kv.max_model_len};
     if (decoder_open(&r->decoder, model, weights, &limits, err) < 0 ||
-        taken_since(r, &taken, r->kv.bytes[ENGINE_MEMORY_WORKSPACE] + r->kv.bytes[ENGINE_MEMORY_KV] - reserved, &now, err) < 0) {
+        taken_since(r, &taken, r->kv.bytes[ENGINE_MEMORY_WORKSPACE] + r->kv.bytes[ENGINE_MEMORY_KV] - reserved, &now,
+                    err) < 0) {
         return -1;
     }
     r->memory_used[ENGINE_MEMORY_WEIGHTS] = used;
@@ -242,8 +249,8 @@ void runner_close(struct runner *r) {
 static int fetch_logits(struct runner *r, size_t first, size_t n, struct error *err) {
     size_t row = r->decoder.config.vocab_size;
     return r->host_logits && n > 0
-               ? r->ops->download(r->backend, r->host_logits + first * row, (const float *)r->decoder.logits + first * row,
-                                  n * row * sizeof(float), err)
+               ? r->ops->download(r->backend, r->host_logits + first * row,
+                                  (const float *)r->decoder.logits + first * row, n * row * sizeof(float), err)
                : 0;
 }
 
@@ -256,6 +263,11 @@ int runner_run(struct runner *r, struct error *err) {
     }
     r->logits_end = n;
     return 0;
+}
+
+int runner_start(struct runner *r, const struct decoder_batch *batch, bool fed, struct error *err) {
+    r->logits_first = r->logits_end = 0;
+    return decoder_start(&r->decoder, batch, fed, err);
 }
 
 int runner_get_logits(struct runner *r, size_t i, const float **out, struct error *err) {
@@ -317,7 +329,8 @@ int runner_self_test(struct runner *r, struct error *err) {
         }
         for (size_t j = 0; j < r->decoder.config.vocab_size; j++) {
             if (!isfinite(logits[j])) {
-                return error_set(err, ERROR_MODEL, "%s: self-test: the model computes values that are not finite numbers",
+                return error_set(err, ERROR_MODEL,
+                                 "%s: self-test: the model computes values that are not finite numbers",
                                  model_file_path(r->file));
             }
         }

@@ -21,7 +21,7 @@ struct runner {
     struct decoder_batch batch; /* arrays of host_alloc, with room for the largest step */
     size_t max_rows, max_sequences;
     size_t logits_first, logits_end; /* which of batch.logit_rows have their logits in memory */
-    float *host_logits; /* [max_logits][vocab_size] of a device that does not sample; pinned */
+    float *host_logits;              /* [max_logits][vocab_size] of a device that does not sample; pinned */
     struct plan kv;
     size_t kv_token_bytes;
     size_t memory_used[ENGINE_MEMORY_KINDS]; /* as planned, where a device does not tell */
@@ -38,8 +38,10 @@ void runner_close(struct runner *r); /* NULL, a zeroed and a half-open one are f
 
 /* Run the step in r->batch. */
 int runner_run(struct runner *r, struct error *err);
-/* Logits [vocab_size] of the i-th of batch.logit_rows after a run; valid until the next call. Rows that are not in memory
- * are computed, in place of what is. Best asked for in order. */
+/* Queue a step whose logits stay on the device (one that chooses), without waiting. See decoder_start. */
+int runner_start(struct runner *r, const struct decoder_batch *batch, bool fed, struct error *err);
+/* Logits [vocab_size] of the i-th of batch.logit_rows after a run; valid until the next call. Rows that are not in
+ * memory are computed, in place of what is. Best asked for in order. */
 int runner_get_logits(struct runner *r, size_t i, const float **out, struct error *err);
 
 /* Fails if logits are not finite. On a device with `ready` first all that start-up has to run there (decoder_warm_up),

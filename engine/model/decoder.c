@@ -391,7 +391,7 @@ int decoder_queue(struct decoder *d, const struct decoder_batch *b, struct error
     return head(d, 0, b->n_logits < d->limits.max_logits ? b->n_logits : d->limits.max_logits, err);
 }
 
-int decoder_forward(struct decoder *d, const struct decoder_batch *batch, struct error *err) {
+int decoder_start(struct decoder *d, const struct decoder_batch *batch, bool fed, struct error *err) {
     struct decoder_batch b = *batch;
     const struct decoder_graph *graph = decoder_graph_for(d, &b);
     for (size_t l = 0; b.n_copies > 0 && l < d->config.n_layers; l++) {
@@ -401,7 +401,12 @@ int decoder_forward(struct decoder *d, const struct decoder_batch *batch, struct
         decoder_graph_pad(&b, graph->rows);
     }
     TRY(decoder_place(d, &b, err));
-    TRY(graph ? d->ops->graph_launch(d->backend, graph->recorded, err) : decoder_queue(d, &b, err));
+    TRY(fed ? d->ops->feed(d->backend, b.token_ids, batch->rows, err) : 0);
+    return graph ? d->ops->graph_launch(d->backend, graph->recorded, err) : decoder_queue(d, &b, err);
+}
+
+int decoder_forward(struct decoder *d, const struct decoder_batch *batch, struct error *err) {
+    TRY(decoder_start(d, batch, false, err));
     return d->ops->sync(d->backend, err);
 }
 

@@ -21,12 +21,12 @@ struct decoder_batch {
     size_t max_blocks;
     size_t n_copies; /* before anything is computed, KV block copy_to[i] becomes a copy of copy_from[i], in order */
     int32_t *copy_from, *copy_to;
-    int32_t *logit_rows; /* [n_logits], n_logits <= rows: whose logits are asked for, ascending */
+    int32_t *logit_rows;           /* [n_logits], n_logits <= rows: whose logits are asked for, ascending */
     size_t max_query, max_context; /* decoder_forward fills its own copy: rows and context of the longest sequence */
 };
 
-/* Who wants to see what the products of a layer read, as calibration does: x[rows][ld], `n` features of each row, device
- * memory. */
+/* Who wants to see what the products of a layer read, as calibration does: x[rows][ld], `n` features of each row,
+ * device memory. */
 enum decoder_input { DECODER_INPUT_QKV, DECODER_INPUT_O, DECODER_INPUT_GATE_UP, DECODER_INPUT_DOWN, DECODER_INPUTS };
 struct decoder_observer {
     int (*see)(void *arg, enum decoder_input input, const void *x, size_t ld, size_t rows, size_t n, struct error *err);
@@ -51,7 +51,7 @@ struct decoder {
     float *inv_freq;                    /* [2][n_rot / 2] device memory of the tables, owned */
     struct kv_layer *kv;                /* [n_layers], owned, with their device memory */
     struct decoder_limits limits;
-    enum dtype activation; /* of all activations but x, x_last and logits, which are F32 */
+    enum dtype activation;            /* of all activations but x, x_last and logits, which are F32 */
     struct decoder_graphs *graphs;    /* decode steps that were recorded, NULL if none; owned */
     struct decoder_observer observer; /* see NULL: nobody; set after decoder_open */
 
@@ -67,7 +67,8 @@ struct decoder {
     float *x_last;   /* [max_rows][n_embd] rows that go on to the head */
     void *attn_last; /* [max_rows][q_dim] */
     void *logits;    /* [max_logits][vocab_size] F32 */
-    struct rows_i8 h_i8, ff_i8; /* [max_rows] h and the down product's input, quantised; of a backend with linear_i8 alone */
+    struct rows_i8 h_i8,
+        ff_i8; /* [max_rows] h and the down product's input, quantised; of a backend with linear_i8 alone */
 };
 
 /* Bytes of one KV token over all layers; of the workspace. False if a product overflows. */
@@ -86,11 +87,14 @@ void decoder_close(struct decoder *d); /* NULL, a zeroed and a half-open one are
  */
 int decoder_forward(struct decoder *d, const struct decoder_batch *batch, struct error *err);
 
-/* The pass of decoder_forward without its copies and its sync, from arrays that lie where operations read them, max_query
- * and max_context set: what a graph records. */
+/* The pass of decoder_forward without its copies and its sync, from arrays that lie where operations read them,
+ * max_query and max_context set: what a graph records. */
 int decoder_queue(struct decoder *d, const struct decoder_batch *batch, struct error *err);
 /* Puts b's arrays there (for a device alone), and sets max_query and max_context to the largest of the batch. */
 int decoder_place(struct decoder *d, struct decoder_batch *b, struct error *err);
+
+/* The same without waiting. `fed`: token_ids below 0 are the last choice's tokens, by row (backend.h, feed). */
+int decoder_start(struct decoder *d, const struct decoder_batch *batch, bool fed, struct error *err);
 
 /* Until the next step: put the logits of logit_rows[first..first + n) into d->logits instead, n <= max_logits. */
 int decoder_logits(struct decoder *d, size_t first, size_t n, struct error *err);

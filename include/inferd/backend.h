@@ -20,7 +20,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define BACKEND_ABI 7u /* raise on every change of this header */
+#define BACKEND_ABI 8u /* raise on every change of this header */
 
 enum dtype {
     DTYPE_F32,
@@ -354,10 +354,18 @@ struct backend_ops {
                          const int32_t *positions, const int32_t *slot_mapping, size_t rows,
                          const struct rope_table *table, struct kv_layer *kv, struct error *err);
 
-    /* tokens[i] for rows[i], i < n <= max_logits, from the logits [..][ld] of the last pass, of whose columns the first
-     * vocab_size count; waits. choice_edits is the most that the edits of all rows may be together; both or none. */
+    /*
+     * choose: queue the choice of a token for each of rows[0..n), n <= max_logits, from the logits [..][ld] of the last
+     * pass queued, of whose columns the first vocab_size count; what is asked is copied. chosen: wait for the oldest
+     * choice that was not taken yet (there may be two), tokens[0..n). feed: each token_ids[i] below 0, i < n (device
+     * memory), becomes the token of row -1 - token_ids[i] of the last choice queued, 0 in place of none: so a pass can
+     * be queued whose tokens nobody knows yet. choice_edits is the most that the edits of all rows may be together. All
+     * or none.
+     */
     int (*choose)(struct backend *b, const float *logits, size_t ld, size_t vocab_size, const struct choice_row *rows,
-                  size_t n, int32_t *tokens, struct error *err);
+                  size_t n, struct error *err);
+    int (*chosen)(struct backend *b, int32_t *tokens, size_t n, struct error *err);
+    int (*feed)(struct backend *b, int32_t *token_ids, size_t n, struct error *err);
     size_t choice_edits;
 
     /* Graphs: what is called between begin and end is recorded, not done (no sync, alloc, upload or step_begin there;
@@ -375,10 +383,10 @@ struct backend_ops {
 };
 
 /*
- * The registry (engine/backend/registry.c). Devices by name: "cpu", "null", "cuda" or "cuda:N", "auto". The CUDA backend
- * is a module, inferd-cuda.so, that exports BACKEND_CUDA_SYMBOL, a function without arguments that returns its table. It
- * is `module` where that is not NULL, else it is looked for beside the executable, then in inferd/ of the installed
- * library folder. A module stays loaded.
+ * The registry (engine/backend/registry.c). Devices by name: "cpu", "null", "cuda" or "cuda:N", "auto". The CUDA
+ * backend is a module, inferd-cuda.so, that exports BACKEND_CUDA_SYMBOL, a function without arguments that returns its
+ * table. It is `module` where that is not NULL, else it is looked for beside the executable, then in inferd/ of the
+ * installed library folder. A module stays loaded.
  */
 #define BACKEND_CUDA_SYMBOL "inferd_backend_cuda"
 
@@ -386,9 +394,9 @@ struct backend_ops {
 int backend_find(const char *name, const char *module, const struct backend_ops **out, struct error *err);
 
 /*
- * Find and open. "auto": CUDA device 0 where the module is and a GPU that it can use, else the CPU; the null device must
- * be named. config->ordinal is set by the name. *why (of BACKEND_WHY bytes, "" unless "auto") says in a sentence what was
- * chosen and why.
+ * Find and open. "auto": CUDA device 0 where the module is and a GPU that it can use, else the CPU; the null device
+ * must be named. config->ordinal is set by the name. *why (of BACKEND_WHY bytes, "" unless "auto") says in a sentence
+ * what was chosen and why.
  */
 #define BACKEND_WHY 640
 int backend_open(const char *name, const char *module, const struct backend_config *config,

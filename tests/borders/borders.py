@@ -50,7 +50,7 @@ PUBLIC_OF = {
 ENGINE_ORDER = [{"kv_cache", "stop_matcher", "event_ring", "step_stats", "memory", "plan", "ordinary_tokens", "speculation", "dry",
                  "sampler_state", "sampling", "text_open"},
                 {"sequence", "sampler_passes"}, {"batch", "mailbox", "wait_queue", "sampler_types"}, {"sampler_logits", "sampler_select"},
-                {"sampler_choose"}, {"sampler", "sampler_device", "scheduler", "runner"}, {"choices"}, {"text_export", "quantize_layer", "quantize_config", "quantize_folder"},
+                {"sampler_choose"}, {"sampler", "sampler_device", "scheduler", "runner"}, {"choices"}, {"ahead"}, {"text_export", "quantize_layer", "quantize_config", "quantize_folder"},
                 {"quantize_calibrate", "bench_model", "rule_sampler"}, {"eval", "bench", "quantize"}, {"engine"}]
 
 # Includes of what lies with the tests: the kernels' header has a twin on the emulator.

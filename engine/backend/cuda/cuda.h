@@ -1,10 +1,10 @@
 /*
- * The host part of the CUDA backend: one device, one stream that everything runs on in order, and memory that is taken at
- * start-up. Kernels stand behind the launchers of launch.h, 16-bit products of many rows behind cuBLASLt (cublas.h).
+ * The host part of the CUDA backend: one device, one stream that everything runs on in order, and memory that is taken
+ * at start-up. Kernels stand behind the launchers of launch.h, 16-bit products of many rows behind cuBLASLt (cublas.h).
  *
  * Buffers grow while the model is loaded; reserve sizes them for the largest shapes, and from then on they stay where
- * they are (graphs remember addresses). An error of CUDA becomes ERROR_DEVICE with what was called; after one that spoils
- * the context everything fails at once.
+ * they are (graphs remember addresses). An error of CUDA becomes ERROR_DEVICE with what was called; after one that
+ * spoils the context everything fails at once.
  */
 #ifndef INFERD_CUDA_H
 #define INFERD_CUDA_H
@@ -47,11 +47,12 @@ struct cuda_step {
     size_t max_rows, max_sequences, max_blocks;
 };
 
-/* Of choose: what is asked, its choices first, and the tokens that come back. */
+/* Of choose: what is asked, its choices first, and the tokens that come back by turns. */
 struct cuda_chooser {
     struct cuda_buffer input, tokens;
-    struct cuda_slots slots;
-    int32_t *host_tokens; /* pinned */
+    struct cuda_slots slots;   /* of input */
+    struct cuda_slots results; /* int32 [max_rows] each; the next one is the oldest that was not taken, if any */
+    size_t n_waiting;          /* results that were not taken, <= CUDA_SLOTS */
     size_t max_rows;
 };
 
@@ -79,12 +80,12 @@ struct backend {
     struct cuda_chooser chooser;
 
     /* Scratch of one operation. */
-    struct cuda_buffer scratch;           /* partial sums of products and of attention; cuBLASLt's workspace */
+    struct cuda_buffer scratch; /* partial sums of products and of attention; cuBLASLt's workspace */
     struct cuda_buffer rows_q, rows_scales, rows_zeros; /* rows that are quantised for a product */
-    struct cuda_buffer wide_x, wide_y;    /* F32, for weights of F32 */
+    struct cuda_buffer wide_x, wide_y;                  /* F32, for weights of F32 */
 
-    struct cuda_slots copy_slots; /* of kv_copy */
-    struct cuda_buffer copy_pairs; /* int32 [2][CUDA_COPY_PAIRS]: from, to */
+    struct cuda_slots copy_slots;                                     /* of kv_copy */
+    struct cuda_buffer copy_pairs;                                    /* int32 [2][CUDA_COPY_PAIRS]: from, to */
     int32_t copied_from[CUDA_COPY_PAIRS], copied_to[CUDA_COPY_PAIRS]; /* what lies in copy_pairs */
     size_t n_copied;
 };
@@ -115,12 +116,12 @@ int cuda_slot_sent(struct backend *b, struct cuda_slots *s, struct error *err);
 struct cuda_facts {
     cudaError_t rc; /* of cudaGetDeviceCount */
     int n_devices;
-    int driver, runtime;   /* as CUDA counts: 13000 */
-    bool has_library;      /* libcuda.so.1 can be loaded */
-    bool has_node;         /* a device node */
-    bool may_open;         /* and it may be opened */
-    char node[64];         /* the one that matters */
-    bool hidden;           /* CUDA_VISIBLE_DEVICES is set */
+    int driver, runtime; /* as CUDA counts: 13000 */
+    bool has_library;    /* libcuda.so.1 can be loaded */
+    bool has_node;       /* a device node */
+    bool may_open;       /* and it may be opened */
+    char node[64];       /* the one that matters */
+    bool hidden;         /* CUDA_VISIBLE_DEVICES is set */
 };
 /* -1 with what is missing. */
 int cuda_explain(const struct cuda_facts *facts, struct error *err);
@@ -143,8 +144,8 @@ int cuda_op_linear(struct backend *b, const void *x, size_t ldx, size_t rows, co
 int cuda_op_linear_i8(struct backend *b, const struct rows_i8 *x, size_t rows, const struct linear_part *parts,
                       size_t n_parts, struct error *err);
 
-int cuda_op_embed(struct backend *b, void *y, size_t ldy, const struct weight *table, const int32_t *token_ids, size_t rows,
-                  float scale, struct error *err);
+int cuda_op_embed(struct backend *b, void *y, size_t ldy, const struct weight *table, const int32_t *token_ids,
+                  size_t rows, float scale, struct error *err);
 int cuda_op_rms_norm(struct backend *b, void *y, size_t ldy, void *x, size_t ldx, const void *residual, size_t ldr,
                      const float *w, size_t rows, size_t groups, size_t dim, float eps, struct error *err);
 int cuda_op_add_rms_norm(struct backend *b, void *y, size_t ldy, const struct rows_i8 *q, float *x, size_t ldx,
@@ -152,8 +153,8 @@ int cuda_op_add_rms_norm(struct backend *b, void *y, size_t ldy, const struct ro
                          struct error *err);
 int cuda_op_silu_mul(struct backend *b, void *y, size_t ldy, const void *gate, size_t ldg, const void *up, size_t ldu,
                      size_t rows, size_t dim, enum activation activation, struct error *err);
-int cuda_op_silu_mul_i8(struct backend *b, const struct rows_i8 *q, const void *gate, size_t ldg, const void *up, size_t ldu,
-                        size_t rows, size_t dim, enum activation activation, struct error *err);
+int cuda_op_silu_mul_i8(struct backend *b, const struct rows_i8 *q, const void *gate, size_t ldg, const void *up,
+                        size_t ldu, size_t rows, size_t dim, enum activation activation, struct error *err);
 int cuda_op_gather_rows(struct backend *b, enum dtype dtype, void *y, size_t ldy, const void *x, size_t ldx,
                         const int32_t *index, size_t n, size_t dim, struct error *err);
 
@@ -179,7 +180,9 @@ int cuda_step_begin(struct backend *b, const struct step_arrays *host, struct st
 int cuda_choose_reserve(struct backend *b, size_t max_rows, size_t vocab_size, struct error *err);
 void cuda_choose_close(struct backend *b);
 int cuda_op_choose(struct backend *b, const float *logits, size_t ld, size_t vocab_size, const struct choice_row *rows,
-                   size_t n, int32_t *tokens, struct error *err);
+                   size_t n, struct error *err);
+int cuda_op_chosen(struct backend *b, int32_t *tokens, size_t n, struct error *err);
+int cuda_op_feed(struct backend *b, int32_t *token_ids, size_t n, struct error *err);
 
 /* ---- graph.c ---- */
 

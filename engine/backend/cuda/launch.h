@@ -127,6 +127,8 @@ cudaError_t cuda_choose(const float *logits, size_t ld, size_t vocab_size, const
                         const struct logit_edit *edits, size_t n, int32_t *tokens, void *workspace,
                         cudaStream_t stream);
 size_t cuda_choose_workspace(size_t vocab_size);
+/* token_ids[i] below 0, i < n, becomes tokens[-1 - token_ids[i]], or 0 where that is no token. */
+cudaError_t cuda_feed(int32_t *token_ids, const int32_t *tokens, size_t n, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

@@ -1,6 +1,6 @@
 /*
  * Choices of tokens: what is asked goes to the device in one copy (choices, then their edits), the kernel runs once for
- * each CUDA_CHOICE_ROWS rows, and the tokens come back in one copy.
+ * each CUDA_CHOICE_ROWS rows, and the tokens come back in one copy. They stay on the device too, where feed finds them.
  */
 #include "cuda.h"
 
@@ -14,11 +14,10 @@ int cuda_choose_reserve(struct backend *b, size_t max_rows, size_t vocab_size, s
     TRY(cuda_grow(b, &c->tokens, max_rows * sizeof(int32_t), "chosen tokens", err));
     if (c->max_rows < max_rows) {
         cuda_slots_close(&c->slots);
+        cuda_slots_close(&c->results);
+        c->n_waiting = 0;
         TRY(cuda_slots_open(b, &c->slots, bytes, err));
-        cudaFreeHost(c->host_tokens);
-        c->host_tokens = NULL;
-        TRY(cuda_check(b, cudaHostAlloc((void **)&c->host_tokens, max_rows * sizeof(int32_t), cudaHostAllocDefault),
-                       "pinned host memory", err));
+        TRY(cuda_slots_open(b, &c->results, max_rows * sizeof(int32_t), err));
         c->max_rows = max_rows;
     }
     return 0;
@@ -27,7 +26,7 @@ int cuda_choose_reserve(struct backend *b, size_t max_rows, size_t vocab_size, s
 void cuda_choose_close(struct backend *b) {
     struct cuda_chooser *c = &b->chooser;
     cuda_slots_close(&c->slots);
-    cudaFreeHost(c->host_tokens);
+    cuda_slots_close(&c->results);
     cudaFree(c->input.data);
     cudaFree(c->tokens.data);
     *c = (struct cuda_chooser){0};
@@ -79,9 +78,12 @@ static int send(struct backend *b, const struct choice_row *rows, size_t n, stru
 }
 
 int cuda_op_choose(struct backend *b, const float *logits, size_t ld, size_t vocab_size, const struct choice_row *rows,
-                   size_t n, int32_t *tokens, struct error *err) {
+                   size_t n, struct error *err) {
     struct cuda_chooser *c = &b->chooser;
     TRY(cuda_alive(b, err));
+    if (c->n_waiting == CUDA_SLOTS) {
+        return error_set(err, ERROR_INTERNAL, "choose: %d choices were not taken yet", CUDA_SLOTS);
+    }
     if (!b->fixed || n > c->max_rows) {
         TRY(cuda_choose_reserve(b, n > c->max_rows ? n : c->max_rows, vocab_size, err));
     }
@@ -95,9 +97,30 @@ int cuda_op_choose(struct backend *b, const float *logits, size_t ld, size_t voc
             b, cuda_choose(logits, ld, vocab_size, choices + i, edits, some, out + i, b->scratch.data, b->stream),
             "choosing tokens", err));
     }
-    TRY(cuda_check(b, cudaMemcpyAsync(c->host_tokens, out, n * sizeof *out, cudaMemcpyDeviceToHost, b->stream),
+    void *result = c->results.slots[(c->results.next + c->n_waiting) % CUDA_SLOTS].host;
+    TRY(cuda_check(b, cudaMemcpyAsync(result, out, n * sizeof *out, cudaMemcpyDeviceToHost, b->stream),
                    "a copy to the host", err));
-    TRY(cuda_check(b, cudaStreamSynchronize(b->stream), "waiting for the device", err));
-    memcpy(tokens, c->host_tokens, n * sizeof *tokens);
+    TRY(cuda_check(b,
+                   cudaEventRecord(c->results.slots[(c->results.next + c->n_waiting) % CUDA_SLOTS].copied, b->stream),
+                   "an event", err));
+    c->n_waiting++;
     return 0;
+}
+
+int cuda_op_chosen(struct backend *b, int32_t *tokens, size_t n, struct error *err) {
+    struct cuda_chooser *c = &b->chooser;
+    TRY(cuda_alive(b, err));
+    if (c->n_waiting == 0 || n > c->max_rows) {
+        return error_set(err, ERROR_INTERNAL, "chosen: there is no choice of %zu tokens", n);
+    }
+    TRY(cuda_check(b, cudaEventSynchronize(c->results.slots[c->results.next].copied), "waiting for the device", err));
+    memcpy(tokens, c->results.slots[c->results.next].host, n * sizeof *tokens);
+    c->results.next = (c->results.next + 1) % CUDA_SLOTS;
+    c->n_waiting--;
+    return 0;
+}
+
+int cuda_op_feed(struct backend *b, int32_t *token_ids, size_t n, struct error *err) {
+    TRY(cuda_alive(b, err));
+    return cuda_check(b, cuda_feed(token_ids, b->chooser.tokens.data, n, b->stream), "passing tokens on", err);
 }

@@ -558,7 +558,22 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
+__global__ void feed_kernel(int32_t *token_ids, const int32_t *tokens, size_t n) {
+    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n && token_ids[i] < 0) {
+        int32_t token = tokens[-1 - token_ids[i]];
+        token_ids[i] = token < 0 ? 0 : token;
+    }
+}
+
 } // namespace
+
+extern "C" cudaError_t cuda_feed(int32_t *token_ids, const int32_t *tokens, size_t n, cudaStream_t stream) {
+    if (n == 0) {
+        return cudaSuccess;
+    }
+    return LAUNCH(feed_kernel, dim3((unsigned)((n + 255) / 256)), dim3(256), 0, stream, token_ids, tokens, n);
+}
 
 extern "C" size_t cuda_choose_workspace(size_t vocab_size) {
     return (size_t)CUDA_CHOICE_ROWS * vocab_size * sizeof(float);
