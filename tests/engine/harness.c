@@ -75,7 +75,9 @@ struct engine_config test_config(const char *model, size_t max_sequences, size_t
     struct engine_config c;
     engine_config_default(&c);
     c.model = model;
-    c.device = "cpu";
+    const char *device = getenv("INFERD_TEST_DEVICE"); /* with INFERD_TEST_CUDA_MODULE: the same tests on the emulator */
+    c.device = device ? device : "cpu";
+    c.cuda_module = getenv("INFERD_TEST_CUDA_MODULE");
     c.threads = 2;
     c.max_sequences = max_sequences;
     c.max_batched_tokens = max_batched_tokens;
