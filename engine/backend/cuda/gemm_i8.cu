@@ -132,23 +132,34 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS) gemm_i8_kernel(c
         async_commit();
     }
 
+    /* f[k % 2] is multiplied while the next is loaded, across steps too: the barrier lies before the last run of k. */
+    constexpr unsigned RUNS = C::BYTES / 32;
+    static_assert(RUNS % 2 == 0, "");
     int sums[fragments::M][fragments::N][4] = {};
     fragments f[2];
     uint32_t slot = 0, free_slot = C::STAGES - 1;
+    async_wait<C::STAGES - 2>();
+    block_sync();
+    f[0].load(shared.stages[0].x, shared.stages[0].w, warp_m, warp_n, 0);
     for (uint32_t s = 0; s < steps; s++) {
-        async_wait<C::STAGES - 2>();
-        block_sync(); /* the step is there, and nobody reads the one before any more */
-        if (s + C::STAGES - 1 < steps) {
-            uint32_t k = (begin + s + C::STAGES - 1) * C::BYTES;
-            copy_x.step(shared.stages[free_slot].x, k, args.k_padded);
-            copy_w.step(shared.stages[free_slot].w, k, args.k_padded);
-        }
-        async_commit();
-        const typename C::stage &stage = shared.stages[slot];
-        f[0].load(stage.x, stage.w, warp_m, warp_n, 0);
-        UNROLL for (unsigned k = 0; k < C::BYTES / 32; k++) {
-            if (k + 1 < C::BYTES / 32) {
-                f[(k + 1) % 2].load(stage.x, stage.w, warp_m, warp_n, k + 1);
+        UNROLL for (unsigned k = 0; k < RUNS; k++) {
+            if (k == 0) { /* over the step before this, which nobody reads any more */
+                if (s + C::STAGES - 1 < steps) {
+                    uint32_t at = (begin + s + C::STAGES - 1) * C::BYTES;
+                    copy_x.step(shared.stages[free_slot].x, at, args.k_padded);
+                    copy_w.step(shared.stages[free_slot].w, at, args.k_padded);
+                }
+                async_commit();
+                free_slot = free_slot + 1 == C::STAGES ? 0 : free_slot + 1;
+            }
+            if (k + 1 == RUNS) {
+                async_wait<C::STAGES - 2>();
+                block_sync(); /* the next step is there, and everybody has loaded what there is of this one */
+                slot = slot + 1 == C::STAGES ? 0 : slot + 1;
+            }
+            if (k + 1 < RUNS || s + 1 < steps) {
+                const typename C::stage &stage = shared.stages[slot];
+                f[(k + 1) % 2].load(stage.x, stage.w, warp_m, warp_n, (k + 1) % RUNS);
             }
             UNROLL for (int i = 0; i < fragments::M; i++) {
                 UNROLL for (int j = 0; j < fragments::N; j++) {
@@ -156,8 +167,6 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS) gemm_i8_kernel(c
                 }
             }
         }
-        slot = slot + 1 == C::STAGES ? 0 : slot + 1;
-        free_slot = free_slot + 1 == C::STAGES ? 0 : free_slot + 1;
     }
     async_wait<0>();
 

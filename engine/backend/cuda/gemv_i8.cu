@@ -51,9 +51,10 @@ static __device__ __forceinline__ void gemv_i8_pieces(int (&sums)[ROWS * GEMV_CO
 }
 
 template <int ROWS>
-static __global__ void __launch_bounds__(GEMV_WARPS *WARP, 4) gemv_i8_kernel(const struct gemv_i8_args args) {
+static __global__ void __launch_bounds__(GEMV_WARPS *WARP, ROWS <= 4 ? 4 : 3)
+    gemv_i8_kernel(const struct gemv_i8_args args) {
     SHARED(struct gemv_i8_shared, shared);
-    constexpr int V = ROWS * GEMV_COLUMNS, U = ROWS <= 2 ? 4 : ROWS <= 4 ? 2 : 1;
+    constexpr int V = ROWS * GEMV_COLUMNS, U = ROWS <= 2 ? 4 : 2;
     struct product_part part = args.parts[0];
     uint32_t block = blockIdx.x;
     UNROLL for (int i = 1; i < 3; i++) {
