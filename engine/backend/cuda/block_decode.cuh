@@ -15,7 +15,7 @@
 #ifndef INFERD_CUDA_BLOCK_DECODE_CUH
 #define INFERD_CUDA_BLOCK_DECODE_CUH
 
-#include "device.cuh"
+#include "product.cuh"
 #include <inferd/backend.h>
 #include <string.h>
 
