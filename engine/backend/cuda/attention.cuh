@@ -73,18 +73,18 @@ template <enum dtype KV, int DIM, int WARPS_M> struct attention_tile {
     static constexpr bool Q_STAYS = DIM <= (I8 ? 64 : 128); /* in registers; else it is read again for each tile */
 
     struct stage {
-        uint8_t k[KEYS][STRIDE], v[KEYS][STRIDE];
+        alignas(16) uint8_t k[KEYS][STRIDE], v[KEYS][STRIDE];
         f16 k_scales[I8 ? KEYS : 8], v_scales[I8 ? KEYS : 8];
     };
     typedef uint16_t query_row[DIM + 8];
     struct alignas(128) shared {
         stage stages[2];
         attention_rows rows; /* here, since registers are few */
-        query_row q[Q_STAYS ? 1 : ROWS];
+        alignas(16) query_row q[Q_STAYS ? 1 : ROWS];
         RED_ZONE(16)
         float maxima[WARPS_N][ROWS];
         RED_ZONE(16)
-        uint16_t weights[WARPS_N > 1 ? ROWS : 1][KEYS + 8];
+        alignas(16) uint16_t weights[WARPS_N > 1 ? ROWS : 1][KEYS + 8];
     };
     static_assert(sizeof(query_row[ROWS]) <= sizeof(stage), "queries pass through a stage on their way to registers");
 };
@@ -425,6 +425,18 @@ static __device__ __forceinline__ void soften(float (&scores)[TILE::KEY_TILES][4
                                               bool masked, int warp_m, int warp_n) {
     const int lane = (int)threadIdx.x % WARP, own = warp_n * TILE::KEY_TILES * 8 + lane % 4 * 2;
     float top[2] = {-INFINITY, -INFINITY};
+#pragma unroll
+    for (int j = 0; j < TILE::KEY_TILES; j++) {
+        float by[2] = {job.scale, job.scale};
+        if constexpr (TILE::I8) {
+            by[0] = mul_f32(to_f32(stage.k_scales[own + 8 * j]), job.scale);
+            by[1] = mul_f32(to_f32(stage.k_scales[own + 8 * j + 1]), job.scale);
+        }
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+            scores[j][c] = mul_f32(scores[j][c], by[c % 2]);
+        }
+    }
     if (masked) {
         const int low[2] = {lowest_key(positions[0], job.window), lowest_key(positions[1], job.window)};
 #pragma unroll
@@ -438,14 +450,8 @@ static __device__ __forceinline__ void soften(float (&scores)[TILE::KEY_TILES][4
     }
 #pragma unroll
     for (int j = 0; j < TILE::KEY_TILES; j++) {
-        float by[2] = {job.scale, job.scale};
-        if constexpr (TILE::I8) {
-            by[0] = mul_f32(to_f32(stage.k_scales[own + 8 * j]), job.scale);
-            by[1] = mul_f32(to_f32(stage.k_scales[own + 8 * j + 1]), job.scale);
-        }
 #pragma unroll
         for (int c = 0; c < 4; c++) {
-            scores[j][c] = mul_f32(scores[j][c], by[c % 2]);
             top[c / 2] = fmaxf(top[c / 2], scores[j][c]);
         }
     }
@@ -598,7 +604,7 @@ static __device__ __forceinline__ void attend(const attention_job &job, const at
     walk.shift = shares ? run_shift_of(r.end - 1) : 30;
     walk.step = (int)gridDim.x;
     walk.chunk = shares ? (r.begin >> walk.shift) + (int)blockIdx.x : 0;
-    walk.key = r.end;
+    walk.key = walk.chunk_end = r.end;
     if (r.end > 0 && walk.chunk <= (r.end - 1) >> walk.shift) {
         walk.open_chunk();
         const int first = r.begin / TILE::KEYS * TILE::KEYS;
