@@ -153,29 +153,41 @@ bool contains(const uint32_t *list, size_t n, uint32_t v) {
     return std::find(list, list + n, v) != list + n;
 }
 
-cublasStatus_t check_algo(const Algo &a, const Problem &p) {
-    if (a.id != ALGO_TILED && a.id != ALGO_PLAIN) {
-        return refuse(CUBLAS_STATUS_INVALID_VALUE, "an algorithm that was not initialised");
+/* CUBLAS_STATUS_SUCCESS, or why the algorithm does not take the problem. */
+cublasStatus_t algo_status(const Algo &a, const Problem &p, const char **why) {
+    bool plain = a.id == ALGO_PLAIN;
+    if (a.id != ALGO_TILED && !plain) {
+        *why = "an algorithm that was not initialised";
+        return CUBLAS_STATUS_INVALID_VALUE;
     }
     if (a.input != int32_t(p.a.type)) {
-        return refuse(CUBLAS_STATUS_INVALID_VALUE, "an algorithm of other types");
+        *why = "an algorithm of other types";
+        return CUBLAS_STATUS_INVALID_VALUE;
     }
-    bool plain = a.id == ALGO_PLAIN;
     if (plain ? a.tile != 0 || a.stages != 0 || a.split_k != 1
               : !contains(tiles, 3, a.tile) || !contains(stages, 2, a.stages) || a.split_k < 1 ||
                     a.split_k > MAX_SPLIT_K) {
-        return refuse(CUBLAS_STATUS_INVALID_VALUE, "a tile, stages or split-K that the algorithm does not have");
+        *why = "a tile, stages or split-K that the algorithm does not have";
+        return CUBLAS_STATUS_INVALID_VALUE;
     }
     if (a.reduction != (a.split_k > 1 ? uint32_t(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE) : 0u) || a.swizzle > 1 ||
         a.custom != 0 || a.inner != 0 || a.cluster != 0) {
-        return refuse(CUBLAS_STATUS_INVALID_VALUE, "a configuration that the algorithm does not have");
+        *why = "a configuration that the algorithm does not have";
+        return CUBLAS_STATUS_INVALID_VALUE;
     }
     for (const Layout *l : {&p.a, &p.b, &p.c, &p.d}) {
         if (size_t(l->ld) * size_of(l->type) % alignment_of(a, l->type) != 0) {
-            return refuse(CUBLAS_STATUS_NOT_SUPPORTED, "a leading dimension off the alignment of the algorithm");
+            *why = "a leading dimension off the alignment of the algorithm";
+            return CUBLAS_STATUS_NOT_SUPPORTED;
         }
     }
     return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t check_algo(const Algo &a, const Problem &p) {
+    const char *why;
+    cublasStatus_t status = algo_status(a, p, &why);
+    return status == CUBLAS_STATUS_SUCCESS ? status : refuse(status, why);
 }
 
 float waves_of(const Algo &a, const Problem &p, int sm_count) {
@@ -518,12 +530,13 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t lightHandle, cubl
     const Preference &pref = inside<Preference>(preference);
     for (const Algo &algo : candidates(p)) {
         bool aligned = true;
+        const char *why;
         const int types[4] = {p.a.type, p.b.type, p.c.type, p.d.type};
         for (size_t i = 0; i < 4; i++) {
             aligned &= pref.align[i] % alignment_of(algo, types[i]) == 0;
         }
         if (aligned && *returnAlgoCount < requestedAlgoCount && workspace_of(algo, p) <= pref.workspace &&
-            (algo.reduction & ~pref.reduction) == 0 && check_algo(algo, p) == CUBLAS_STATUS_SUCCESS) {
+            (algo.reduction & ~pref.reduction) == 0 && algo_status(algo, p, &why) == CUBLAS_STATUS_SUCCESS) {
             cublasLtMatmulHeuristicResult_t result = {};
             result.algo = opaque(algo);
             result.workspaceSize = workspace_of(algo, p);

@@ -111,6 +111,12 @@ cudaError_t fail(Runtime &r, cudaError_t code, const char *format, ...) {
     return remember(note(r, code, "%s", text));
 }
 
+cudaError_t take_last_error(Runtime &r) {
+    cudaError_t code = thread_error;
+    thread_error = cudaSuccess;
+    return !r.devices.empty() && here(r).sticky != cudaSuccess ? here(r).sticky : code;
+}
+
 void use_first_device() {
     thread_device = 0;
     thread_error = cudaSuccess;
@@ -203,9 +209,7 @@ const char *cudaGetErrorString(cudaError_t error) {
 cudaError_t cudaGetLastError(void) {
     Runtime &r = runtime();
     Lock lock(r.mutex);
-    cudaError_t code = thread_error;
-    thread_error = cudaSuccess;
-    return !r.devices.empty() && here(r).sticky != cudaSuccess ? here(r).sticky : code;
+    return take_last_error(r);
 }
 
 cudaError_t cudaPeekAtLastError(void) {

@@ -172,6 +172,7 @@ Device &here(Runtime &r); /* the current one */
 /* As note, of the calling thread's own call: also for cudaGetLastError. */
 cudaError_t fail(Runtime &r, cudaError_t code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 cudaError_t remember(cudaError_t code); /* the thread's last error; returns code */
+cudaError_t take_last_error(Runtime &r); /* and forget it, unless it stays with the device */
 bool is_sticky(cudaError_t code);
 void use_first_device(); /* the calling thread begins anew: device 0, no error */
 /* Everything of the device: its queues are dropped, not done. */
@@ -196,9 +197,9 @@ cudaError_t enqueue(Runtime &r, Lock &lock, Stream &s, Kind kind, const char *na
                     OpPtr *op = nullptr);
 OpPtr add_op(Runtime &r, int device, Kind kind, const char *name, uint32_t touches, Work work,
              const std::vector<OpPtr> &needs);
-void after_enqueue(Runtime &r, Lock &lock, const OpPtr &op); /* some of it may be done at once */
+void after_enqueue(Runtime &r, Lock &lock, OpPtr op); /* some of it may be done at once */
 /* Do work until op is done. Returns the sticky error of op's device. */
-cudaError_t wait_for(Runtime &r, Lock &lock, const OpPtr &op);
+cudaError_t wait_for(Runtime &r, Lock &lock, OpPtr op);
 cudaError_t wait_for_device(Runtime &r, Lock &lock, int device);
 void do_some(Runtime &r, Lock &lock); /* what happens while somebody polls */
 void stream_needs(Runtime &r, Stream &s, std::vector<OpPtr> &needs);

@@ -216,7 +216,7 @@ static void end_of_work(Runtime &r) {
     hold_memory(r, 0, 0);
 }
 
-cudaError_t wait_for(Runtime &r, Lock &lock, const OpPtr &op) {
+cudaError_t wait_for(Runtime &r, Lock &lock, OpPtr op) {
     Haste haste = Haste(random_u64(r) % 3);
     int device = op->device;
     while (!op->done) {
@@ -247,7 +247,7 @@ cudaError_t wait_for_device(Runtime &r, Lock &lock, int device) {
     return wait_for(r, lock, add_op(r, device, Kind::join, "", 0, nullptr, needs));
 }
 
-void after_enqueue(Runtime &r, Lock &lock, const OpPtr &op) {
+void after_enqueue(Runtime &r, Lock &lock, OpPtr op) {
     if (r.options.order == EMU_ORDER_EAGER) {
         wait_for(r, lock, op);
     } else if (r.options.order == EMU_ORDER_RANDOM && random_u64(r) % 16 == 0) {
@@ -305,8 +305,7 @@ static Event *event_or_fail(Call &c, cudaEvent_t event, const char *name) {
 
 using namespace emu;
 
-cudaError_t emu_enqueue(cudaStream_t stream, const char *name, std::function<cudaError_t(int device)> work) {
-    Call c;
+static cudaError_t queue_launch(Call &c, cudaStream_t stream, const char *name, Work work) {
     Stream *s = stream_or_fail(c, stream, name);
     if (!s) {
         return c.error;
@@ -326,6 +325,14 @@ cudaError_t emu_enqueue(cudaStream_t stream, const char *name, std::function<cud
         work = [asynchronous](int) { return asynchronous; };
     }
     return remember(enqueue(c.r, c.lock, *s, Kind::kernel, name, 0, std::move(work)));
+}
+
+/* As a launch followed by cudaGetLastError: also gives the error that an earlier call left behind. */
+cudaError_t emu_enqueue(cudaStream_t stream, const char *name, std::function<cudaError_t(int device)> work) {
+    Call c;
+    cudaError_t error = queue_launch(c, stream, name, std::move(work));
+    cudaError_t last = take_last_error(c.r);
+    return error != cudaSuccess ? error : last;
 }
 
 extern "C" {

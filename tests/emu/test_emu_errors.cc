@@ -137,6 +137,12 @@ static void test_last_error() {
     CHECK(cudaSetDevice(9) == cudaErrorInvalidDevice);
     CHECK(cudaDeviceSynchronize() == cudaSuccess && cudaPeekAtLastError() == cudaErrorInvalidDevice);
     CHECK(cudaGetLastError() == cudaErrorInvalidDevice && cudaGetLastError() == cudaSuccess);
+    int *p; /* a launch asks for it too */
+    OK(cudaMalloc(&p, 4));
+    CHECK(cudaSetDevice(9) == cudaErrorInvalidDevice);
+    CHECK(LAUNCH(set_value, 1, 32, 0, nullptr, p, 1) == cudaErrorInvalidDevice);
+    OK(LAUNCH(set_value, 1, 32, 0, nullptr, p, 1));
+    OK(cudaDeviceSynchronize());
 }
 
 static void test_shared_memory() {
@@ -199,6 +205,18 @@ static void test_injection() {
         OK(call == EMU_CALL_LAUNCH ? LAUNCH(set_value, 1, 32, 0, nullptr, p, 1) : cudaMemset(p, 0, 4));
         REFUSED(cudaErrorECCUncorrectable, cudaDeviceSynchronize());
     }
+    begin();
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    OK(cudaStreamCreate(&s));
+    OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal));
+    OK(cudaStreamEndCapture(s, &graph));
+    OK(cudaGraphInstantiate(&exec, graph));
+    emu_inject(EMU_CALL_GRAPH_LAUNCH, 2, 1, cudaErrorLaunchTimeout);
+    OK(cudaGraphLaunch(exec, s));
+    OK(cudaStreamSynchronize(s));
+    OK(cudaGraphLaunch(exec, s));
+    REFUSED(cudaErrorLaunchTimeout, cudaStreamSynchronize(s));
     begin();
     emu_inject(EMU_CALL_MALLOC, 1, 9, cudaErrorMemoryAllocation);
     emu_inject_clear();
