@@ -149,6 +149,18 @@ static inline uint32_t byte_permute(uint32_t a, uint32_t b, uint32_t selector) {
 
 /* ---- memory ---- */
 
+/* Checked kernels (checked_access.cc) tell of loads by the cache that sees no writes of the grid. */
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define EMU_CONSTANT(p, size) emu_constant_load(p, size)
+#endif
+#elif defined(__SANITIZE_THREAD__)
+#define EMU_CONSTANT(p, size) emu_constant_load(p, size)
+#endif
+#ifndef EMU_CONSTANT
+#define EMU_CONSTANT(p, size) ((void)0)
+#endif
+
 static inline void emu_check_aligned(const char *operation, const void *p, size_t alignment) {
     if (__builtin_expect(((uintptr_t)p & (alignment - 1)) != 0, 0)) {
         emu_misaligned(operation, p, alignment);
@@ -156,6 +168,7 @@ static inline void emu_check_aligned(const char *operation, const void *p, size_
 }
 static inline uint4 load_16(const void *p) {
     emu_check_aligned("load_16", p, 16);
+    EMU_CONSTANT(p, 16);
     uint4 v;
     memcpy(&v, p, 16);
     return v;

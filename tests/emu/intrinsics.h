@@ -4,6 +4,7 @@
 
 template <typename T> static inline T __ldg(const T *p) {
     emu_check_aligned("__ldg", p, alignof(T));
+    EMU_CONSTANT(p, sizeof(T));
     return *p;
 }
 

@@ -248,6 +248,7 @@ static void begin_block(machine &m) {
         m.warps[w].arrived = m.warps[w].parity = 0;
     }
     begin_block_phase(m);
+    m.block_phase = m.phase;
     begin_shared(m);
 }
 
@@ -408,6 +409,7 @@ cudaError_t emu_run_kernel(const struct emu_kernel *kernel, int device) {
     emu_here.block_dim = {kernel->block.x, kernel->block.y, kernel->block.z};
     prepare_threads(*m);
     place_shared(*m, kernel->shared);
+    m->grid_phase = m->phase + 1;
     run_blocks(*m);
     if (m->error != cudaSuccess) {
         drop_fibers(*m);

@@ -31,7 +31,7 @@ struct emu_machine_counters {
     uint64_t launches, blocks, threads;
     uint64_t warp_rendezvous, block_rendezvous; /* completed */
     uint64_t switches;                          /* of fibers */
-    uint64_t checked_accesses;                  /* to shared memory, by kernels compiled for it (checked_access.cc) */
+    uint64_t checked_accesses;                  /* by kernels compiled for it (checked_access.cc) */
 };
 /* Of all threads of this process since it began. */
 void emu_machine_count(struct emu_machine_counters *counters);

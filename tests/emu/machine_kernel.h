@@ -61,6 +61,7 @@ void emu_red_zone(const void *p, size_t size); /* checked when the block ends */
 
 /* An access to memory, by code compiled for it (checked_access.cc). Outside of kernels: nothing happens. */
 void emu_checked_access(const void *p, size_t size, enum emu_access access, const void *code);
+void emu_constant_load(const void *p, size_t size);
 void emu_check_accesses(void); /* such code is there: copies and load_matrix are to be checked as well */
 
 [[noreturn]] void emu_misaligned(const char *operation, const void *p, size_t alignment);

@@ -79,8 +79,10 @@ struct machine {
     size_t shared_bytes = 0, built_size = 0;
     void (*built_by)(void *) = nullptr;
     std::vector<red_zone> red_zones;
-    std::unique_ptr<emu_byte[]> bytes; /* of the area, if accesses are checked */
-    uint32_t phase = 0;                /* barriers so far, over all blocks */
+    std::unique_ptr<emu_byte[]> bytes;          /* of the area, if accesses are checked */
+    std::unique_ptr<emu_memory_log> memory_log; /* of all other memory */
+    /* The present phase, and the first one of the block and of the grid: emu_moment. */
+    uint32_t phase = 0, block_phase = 0, grid_phase = 0;
 
     emu_fiber home = {}; /* the OS thread */
     void *signal_stack = nullptr;

@@ -34,6 +34,7 @@ static void fill_pattern(unsigned char *p, size_t bytes) {
 void place_shared(machine &m, size_t bytes) {
     if (check_accesses && m.bytes == nullptr) {
         m.bytes.reset(new (std::nothrow) emu_byte[SHARED_AREA]());
+        m.memory_log.reset(new (std::nothrow) emu_memory_log);
     }
     size_t room = (bytes + SHARED_ALIGNMENT - 1) / SHARED_ALIGNMENT * SHARED_ALIGNMENT;
     m.shared = m.area + SHARED_AREA - room;
@@ -105,25 +106,51 @@ static const char *name_code(const void *code, char *text, size_t size) {
     return text;
 }
 
-/* An access of the current thread to shared memory, where accesses are checked; by code or by an operation. */
-static void note_access(machine &m, const void *p, size_t size, enum emu_access access, const char *operation,
-                        const void *code) {
-    if (m.bytes == nullptr) {
+/* An access of the current thread that is not ordered behind earlier ones ends the grid. By code or by an operation. */
+static void note_bytes(machine &m, struct emu_byte *bytes, const void *p, size_t size, bool shared,
+                       enum emu_access access, const char *operation, const void *code) {
+    const gpu_thread &t = *m.current;
+    const struct emu_moment now = {shared ? m.block_phase : m.grid_phase, m.block_phase, m.phase, t.warp->syncs,
+                                   (uint16_t)(&t - m.threads)};
+    struct emu_race race;
+    if (!emu_race_access(bytes, size, &now, access, &race)) {
         return;
     }
-    const gpu_thread &t = *m.current;
-    struct emu_moment now = {m.phase, t.warp->syncs, (uint16_t)(&t - m.threads)};
-    struct emu_race race;
-    size_t offset = (size_t)(static_cast<const unsigned char *>(p) - m.area);
-    if (emu_race_access(&m.bytes[offset], size, now, access, &race)) {
-        const gpu_thread &other = m.threads[race.other < m.n_threads ? race.other : 0];
-        char who[64], where[128];
-        snprintf(who, sizeof who, race.other < m.n_threads ? "thread (%u, %u, %u)" : "several threads", other.index.x,
-                 other.index.y, other.index.z);
-        fault(m, cudaErrorLaunchFailure,
-              "a race: shared memory at offset %zu, %zu bytes, %s %s, and no barrier lies between%s%s",
-              (size_t)(static_cast<const unsigned char *>(p) - m.shared), size, race.kind, who, operation,
-              name_code(code, where, sizeof where));
+    char where[128], what[64], who[64];
+    if (shared) {
+        snprintf(what, sizeof what, "shared memory at offset %td", static_cast<const unsigned char *>(p) - m.shared);
+    } else {
+        snprintf(what, sizeof what, "memory at %p", p);
+    }
+    if (race.other < m.n_threads) {
+        const uint3 other = m.threads[race.other].index;
+        snprintf(who, sizeof who, "thread (%u, %u, %u)%s", other.x, other.y, other.z,
+                 race.other_block ? " of another block" : "");
+    } else {
+        snprintf(who, sizeof who, "several threads");
+    }
+    fault(m, cudaErrorLaunchFailure, "a race: %s, %zu bytes, %s %s%s%s%s", what, size, race.kind, who,
+          race.other_block ? "" : ", and no barrier lies between", operation, name_code(code, where, sizeof where));
+}
+
+static void note_access(machine &m, const void *p, size_t size, enum emu_access access, const char *operation,
+                        const void *code) {
+    if (m.bytes != nullptr) {
+        struct emu_byte *bytes = &m.bytes[static_cast<const unsigned char *>(p) - m.area];
+        note_bytes(m, bytes, p, size, true, access, operation, code);
+    }
+}
+
+/* Global memory, page by page. */
+static void note_global(machine &m, const void *p, size_t size, enum emu_access access, const char *operation,
+                        const void *code) {
+    const unsigned char *at = static_cast<const unsigned char *>(p);
+    while (m.memory_log != nullptr && size > 0) {
+        size_t part = size;
+        struct emu_byte *bytes = m.memory_log->at((uintptr_t)at, &part);
+        note_bytes(m, bytes, at, part, false, access, operation, code);
+        at += part;
+        size -= part;
     }
 }
 
@@ -185,6 +212,7 @@ void emu_async_wait(unsigned groups) {
             const copy_16 &copy = t.copies[t.copies_done];
             note_access(*here, copy.to, 16, EMU_WRITE, " (async_copy_16, which lands at the wait)", nullptr);
             if (copy.from != nullptr) {
+                note_global(*here, copy.from, 16, EMU_READ, " (async_copy_16)", nullptr);
                 memcpy(copy.to, copy.from, 16);
             } else {
                 memset(copy.to, 0, 16);
@@ -241,16 +269,26 @@ void emu_check_accesses(void) {
     check_accesses = true;
 }
 
+void emu_constant_load(const void *p, size_t size) {
+    if (here != nullptr && here->running != nullptr) {
+        note_global(*here, p, size, EMU_READ_CONSTANT, " (load_16, __ldg)", __builtin_return_address(0));
+    }
+}
+
 void emu_checked_access(const void *p, size_t size, enum emu_access access, const void *code) {
     if (here == nullptr || here->running == nullptr) {
         return;
     }
     machine &m = *here;
-    const unsigned char *at = static_cast<const unsigned char *>(p);
-    if (at < m.area || at >= m.area + SHARED_AREA) {
+    const unsigned char *at = static_cast<const unsigned char *>(p), *stack = m.running->stack;
+    if (at >= stack && at < stack + m.running->stack_size) {
         return;
     }
     m.n_checked++;
+    if (at < m.area || at >= m.area + SHARED_AREA) {
+        note_global(m, p, size, access, "", code);
+        return;
+    }
     bool inside = at >= m.shared && at + size <= m.shared + m.shared_bytes;
     for (size_t i = 0; inside && i < m.red_zones.size(); i++) {
         inside = at + size <= m.red_zones[i].bytes || at >= m.red_zones[i].bytes + m.red_zones[i].size;
