@@ -54,6 +54,8 @@ struct engine {
     struct counters counters;
     struct step_stats step_stats;
     pthread_t thread;
+    struct error why_lost; /* written before `lost` */
+    atomic_bool lost;
 
     /* The engine thread's own. */
     struct runner runner;
@@ -148,6 +150,21 @@ static void fail_sequence(struct engine *e, struct sequence *s, const struct err
     failed->finish = FINISH_ERROR;
     failed->error = *why;
     end_sequence(e, s, failed);
+}
+
+/* The device is gone: nobody's step can be computed. */
+static void lose_device(struct engine *e, const struct error *why) {
+    if (!atomic_load(&e->lost)) {
+        e->why_lost = *why;
+        atomic_store(&e->lost, true);
+    }
+}
+
+static void fail_all(struct engine *e) {
+    for (struct sequence *s; (s = scheduler_any(&e->scheduler));) {
+        fail_sequence(e, s, &e->why_lost);
+    }
+    event_ring_notify(&e->events);
 }
 
 /* The text ended without a stop string so far: what the detokenizer and the matcher still hold comes out. */
@@ -394,6 +411,9 @@ static size_t take_rows(struct engine *e, size_t i, size_t logits_row) {
             continue; /* behind a token that does not come */
         }
         if (!choices_has(&e->choices, logits_row) && runner_get_logits(&e->runner, logits_row, &logits, &err) < 0) {
+            if (err.code == ERROR_DEVICE) {
+                lose_device(e, &err);
+            }
             fail_sequence(e, s, &err);
             lives = false;
         } else if ((size_t)b->positions[b->logit_rows[logits_row]] + 1 < s->n_prompt) {
@@ -454,6 +474,8 @@ static void finish_under_way(struct engine *e) {
     size_t n_tokens = sch->n_scheduled;
     if (rc == 0) {
         scheduler_computed(sch);
+    } else if (err.code == ERROR_DEVICE) {
+        lose_device(e, &err);
     }
     for (size_t i = 0; i < rows->n; i++) {
         struct sequence *s = rows->sequences[i];
@@ -486,6 +508,8 @@ static void step(struct engine *e) {
     if (rc == 0) {
         scheduler_computed(sch);
         rule_sampler_begin(&e->rule);
+    } else if (err.code == ERROR_DEVICE) {
+        lose_device(e, &err);
     }
     for (size_t i = 0, logits_row = 0; i < sch->n_scheduled; i++) {
         if (rc < 0) {
@@ -636,8 +660,11 @@ static void *engine_thread(void *arg) {
     opening->rc = rc;
     sem_post(&opening->done); /* opening is gone from here on */
     while (rc == 0 && collect(e)) {
-        if (scheduler_any(&e->scheduler)) {
+        if (!atomic_load_explicit(&e->lost, memory_order_relaxed) && scheduler_any(&e->scheduler)) {
             step(e);
+        }
+        if (atomic_load_explicit(&e->lost, memory_order_relaxed)) {
+            fail_all(e);
         }
     }
     close_model(e);
@@ -784,6 +811,10 @@ bool engine_wait(struct engine *e, struct engine_event *out, int timeout_ms) {
 
 void engine_drain(struct engine *e) {
     mailbox_drain(&e->mailbox);
+}
+
+const struct error *engine_lost(const struct engine *e) {
+    return atomic_load(&e->lost) ? &e->why_lost : NULL;
 }
 
 void engine_get_stats(const struct engine *e, struct engine_stats *out) {

@@ -75,6 +75,9 @@ const char *server_refusal(const struct server *s) {
     if (s->phase == SERVER_DRAINING) {
         return "draining";
     }
+    if (s->device_lost) {
+        return "the device is lost";
+    }
     if (watchdog_stalled(s)) {
         return "the engine makes no progress";
     }
@@ -96,6 +99,7 @@ static void on_wake(void *arg) {
     uint64_t now = clock_now_ns();
     uint64_t soon[REQUEST_AHEAD];
     size_t most = EVENTS_A_TURN;
+    watchdog_check_device(s);
     for (size_t i = 0; i < most; i++) {
         if (!engine_poll(s->engine, &event)) {
             return;

@@ -49,6 +49,7 @@ struct server {
     bool tick_on;
     uint64_t next_ping_ns; /* no stream is silent for long enough before */
     bool stalled;               /* the watchdog said so in the log */
+    bool device_lost;           /* and the process ends at the next tick */
 
     struct loop_timer *drain_timer;
     bool drain_expired; /* running requests were told to end */

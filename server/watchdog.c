@@ -2,6 +2,7 @@
 
 #include "config.h"
 #include "http.h"
+#include "loop.h"
 #include "request.h"
 #include "server_state.h"
 
@@ -11,6 +12,7 @@
 
 #define NAMED_REQUESTS 16 /* in the line of log */
 #define EXIT_DEVICE 4
+#define LAST_WORDS_MS 1000 /* for the errors that end what ran */
 
 /* Seconds since the engine got something to do or ended a step; 0 while it has nothing to do. */
 static double silence(const struct server *s) {
@@ -48,6 +50,24 @@ static void report(const struct server *s, double seconds) {
     buf_free(&names);
 }
 
+void watchdog_check_device(struct server *s) {
+    const struct error *why = s->device_lost ? NULL : engine_lost(s->engine);
+    if (why) {
+        log_error("the device is lost: %s; ending the process, so that whoever watches it starts it again", why->message);
+        s->device_lost = true;
+        loop_timer_set(s->tick, LAST_WORDS_MS);
+    }
+}
+
+/* Streams had time to send their last event. */
+_Noreturn static void end_without_device(struct server *s) {
+    struct error err;
+    error_set(&err, ERROR_UNAVAILABLE, "the device is lost; the server is ending");
+    requests_fail(s, &err);
+    http_flush(s->http);
+    _exit(EXIT_DEVICE);
+}
+
 _Noreturn static void give_up(struct server *s, double seconds) {
     struct error err;
     log_error("no step of the engine has ended for %.1f s, longer than stall_exit allows: ending the process, so that "
@@ -60,6 +80,9 @@ _Noreturn static void give_up(struct server *s, double seconds) {
 }
 
 void watchdog_tick(struct server *s) {
+    if (s->device_lost) {
+        end_without_device(s);
+    }
     double seconds = silence(s);
     bool stalled = seconds > s->config->stall_timeout;
     if (stalled && !s->stalled) {

@@ -9,6 +9,10 @@ struct server;
 /* Is the engine over stall_timeout with a step? */
 bool watchdog_stalled(const struct server *s);
 
+/* The engine lost its device: a line of log, and the process ends with code 4 once the clients were told, in a second or two.
+ * Called when events came. */
+void watchdog_check_device(struct server *s);
+
 /*
  * Once a second while there are requests: a stall, and its end, are a line of log with what hangs on it. Beyond
  * stall_exit the clients are told and the process ends with code 4: a thread that is stuck cannot be taken back.

@@ -297,6 +297,9 @@ struct engine_stats {
     struct engine_histogram step_seconds;     /* s a step took */
     struct engine_histogram sampling_seconds; /* s of it spent on sampling and telling the tokens */
 };
+/* Why nothing can be computed any more (ERROR_DEVICE): every request ended with this error, and new ones do; NULL while all
+ * is well. The program should end and be started again. Any thread. */
+const struct error *engine_lost(const struct engine *e);
 void engine_get_stats(const struct engine *e, struct engine_stats *out); /* any thread */
 
 /* `inferd inspect`: describe the file(s) of a model without loading weights. */

@@ -440,6 +440,11 @@ void engine_drain(struct engine *e) {
     pthread_mutex_unlock(&e->lock);
 }
 
+const struct error *engine_lost(const struct engine *e) {
+    (void)e;
+    return NULL;
+}
+
 void engine_get_stats(const struct engine *e, struct engine_stats *out) {
     struct engine *shared = (struct engine *)(uintptr_t)e;
     pthread_mutex_lock(&shared->lock);
