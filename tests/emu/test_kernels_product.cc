@@ -119,6 +119,12 @@ struct result {
     }
 };
 
+/* Strides of y that let a kernel store 16 bytes, or 8, 4 or one element at once. */
+static size_t some_stride(size_t n) {
+    const size_t strides[] = {n + 15 - (n + 7) % 8, n + 1, n + 2, n + 3};
+    return strides[random_u32() % 4];
+}
+
 static struct cuda_device test_device(int sm_count) {
     struct cuda_device d = {};
     d.sm_count = sm_count;
@@ -260,10 +266,10 @@ static void test_bytes(size_t rows, size_t n, size_t k, enum zero_kind kind, boo
     device_array<int32_t> zeros(c.zeros);
     struct rows_i8 q = {x.p, c.ld, s_token.p};
     const int32_t *z = kind == ZERO_OF_ROWS ? zeros.p : NULL;
-    for (int form = 0; form < 2; form++) {
+    for (int form = 0; form < 3; form++) {
         bool f32 = form == 0, with_bias = form == 1;
         std::vector<uint8_t> want = c.expected(with_bias, f32);
-        struct result y(rows, n, n + (form ? 3 : 0) + (random_u32() % 2), f32);
+        struct result y(rows, n, some_stride(n), f32);
         struct cuda_part part = {&w.w, with_bias ? bias.p : NULL, y.memory.p, y.ld, f32 ? DTYPE_F32 : DTYPE_BF16};
         for (int sms : {1, 108}) { /* never split, and as often as there is something to split */
             struct cuda_device device = test_device(sms);
@@ -471,7 +477,7 @@ static void test_float(enum dtype t, size_t rows, size_t n, size_t k, size_t ldx
         bool exact = gemv || t == DTYPE_I8 || t == DTYPE_BF16;
         std::vector<uint8_t> f32_bits;
         for (int f32 = 1; f32 >= 0; f32--) {
-            struct result y(rows, n, n + (f32 ? 0 : 1 + random_u32() % 2), f32);
+            struct result y(rows, n, some_stride(n), f32);
             struct cuda_part part = {&w.w, with_bias ? bias.p : NULL, y.memory.p, y.ld, f32 ? DTYPE_F32 : DTYPE_BF16};
             DONE(run_float(gemv, dx.p, ldx, rows, &part, 1));
             double error = relative_error(y.values(), want, scale, k), &worst = !f32    ? worst_bf16

@@ -181,25 +181,27 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS) gemm_float_kerne
     }
     async_wait<0>();
 
+    constexpr int G = fragments::N % 4 == 0 ? 4 : 2; /* fragments that are stored together */
     const struct product_part &p = args.part;
-    const bool pairs = product_pairs(p);
-    const uint32_t m = first_m + warp_m + lane / 4;
-    UNROLL for (int j = 0; j < fragments::N; j++) {
-        uint32_t column = first_n + warp_n + (uint32_t)(8 * j) + lane % 4 * 2;
-        float scale[2], bias[2];
-        UNROLL for (uint32_t i = 0; i < 2; i++) {
-            scale[i] = T == DTYPE_I8 && column + i < p.n ? p.scales[column + i] : 1;
-            bias[i] = p.bias && column + i < p.n ? p.bias[column + i] : 0;
+    const uint32_t m = first_m + warp_m + lane / 4, width = product_width(p);
+    UNROLL for (uint32_t f = 0; f < fragments::N; f += G) {
+        const uint32_t column = first_n + warp_n + 8 * f;
+        float scale[G][2], bias[G][2];
+        UNROLL for (uint32_t i = 0; i < 2 * G; i++) {
+            uint32_t j = column + i / 2 * 8 + lane % 4 * 2 + i % 2;
+            scale[i / 2][i % 2] = T == DTYPE_I8 && j < p.n ? p.scales[j] : 1;
+            bias[i / 2][i % 2] = p.bias && j < p.n ? p.bias[j] : 0;
         }
         UNROLL for (uint32_t i = 0; i < 2 * fragments::M; i++) {
-            float y[2] = {sums[i / 2][j][i % 2 * 2], sums[i / 2][j][i % 2 * 2 + 1]};
-            UNROLL for (int e = 0; e < 2; e++) {
-                y[e] = T == DTYPE_I8 ? mul_f32(y[e], scale[e]) : y[e];
-                y[e] = p.bias ? add_f32(y[e], bias[e]) : y[e];
+            float y[G][2];
+            UNROLL for (uint32_t g = 0; g < G; g++) {
+                UNROLL for (uint32_t e = 0; e < 2; e++) {
+                    y[g][e] = sums[i / 2][f + g][i % 2 * 2 + e];
+                    y[g][e] = T == DTYPE_I8 ? mul_f32(y[g][e], scale[g][e]) : y[g][e];
+                    y[g][e] = p.bias ? add_f32(y[g][e], bias[g][e]) : y[g][e];
+                }
             }
-            if (m + 8 * i < args.rows) {
-                product_store_two(p, m + 8 * i, column, y[0], y[1], pairs);
-            }
+            product_store_fragments<G>(p, m + 8 * i, m + 8 * i < args.rows, column, y, width);
         }
     }
 }

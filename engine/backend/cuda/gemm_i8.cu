@@ -75,39 +75,67 @@ template <int TILE_ROWS, int BYTES, int THREADS> struct gemm_i8_copy {
 struct gemm_i8_columns {
     float scale[2], bias[2];
     int32_t row_sum[2];
-    bool first, second; /* whether they exist */
 
-    __device__ __forceinline__ void open(const struct gemm_i8_args &args, uint32_t j) {
-        const struct product_part &p = args.part;
-        first = j < p.n, second = j + 1 < p.n;
+    __device__ __forceinline__ void open(const struct product_part &p, uint32_t j) {
         UNROLL for (uint32_t i = 0; i < 2; i++) {
-            bool is = (i == 0 ? first : second) && !args.partial;
+            bool is = j + i < p.n;
             scale[i] = is ? p.scales[j + i] : 0;
             bias[i] = is && p.bias ? p.bias[j + i] : 0;
             row_sum[i] = is && p.row_sums ? p.row_sums[j + i] : 0;
         }
     }
-    __device__ __forceinline__ float value(const struct gemm_i8_args &args, int i, int sum, float s_token,
-                                           int32_t zero_point) const {
-        return product_i8(sum, zero_point, row_sum[i], s_token, scale[i], args.part.bias != NULL, bias[i]);
-    }
-    __device__ __forceinline__ void store(const struct gemm_i8_args &args, uint32_t m, uint32_t j, int s0, int s1,
-                                          float s_token, int32_t zero_point, bool pairs) const {
-        const struct product_part &p = args.part;
-        if (args.partial) {
-            int32_t *to = args.partial + ((size_t)blockIdx.y * args.rows + m) * p.n + j;
-            if (first) {
-                to[0] = s0;
-            }
-            if (second) {
-                to[1] = s1;
-            }
-            return;
-        }
-        float y0 = value(args, 0, s0, s_token, zero_point), y1 = value(args, 1, s1, s_token, zero_point);
-        product_store_two(p, m, j, y0, y1, pairs);
-    }
 };
+
+/* The sums of a warp, in fragments, from row m and column j on. */
+template <class F>
+static __device__ __forceinline__ void gemm_i8_partial(const struct gemm_i8_args &args, uint32_t m, uint32_t j,
+                                                       const int (&sums)[F::M][F::N][4]) {
+    const uint32_t lane = threadIdx.x % WARP, n = args.part.n;
+    UNROLL for (uint32_t i = 0; i < 2 * F::M; i++) {
+        uint32_t row = m + lane / 4 + 8 * i;
+        int32_t *to = args.partial + ((size_t)blockIdx.y * args.rows + row) * n;
+        UNROLL for (uint32_t f = 0; f < F::N; f++) {
+            UNROLL for (uint32_t e = 0; e < 2; e++) {
+                uint32_t column = j + 8 * f + lane % 4 * 2 + e;
+                if (row < args.rows && column < n) {
+                    to[column] = sums[i / 2][f][i % 2 * 2 + e];
+                }
+            }
+        }
+    }
+}
+
+template <class F>
+static __device__ __forceinline__ void gemm_i8_result(const struct gemm_i8_args &args, uint32_t m, uint32_t j,
+                                                      const int (&sums)[F::M][F::N][4]) {
+    constexpr int G = F::N % 4 == 0 ? 4 : 2; /* fragments that are stored together */
+    const struct product_part &p = args.part;
+    const uint32_t lane = threadIdx.x % WARP, width = product_width(p);
+    float s_token[2 * F::M];
+    int32_t zero_point[2 * F::M];
+    m += lane / 4;
+    UNROLL for (uint32_t i = 0; i < 2 * F::M; i++) {
+        bool is = m + 8 * i < args.rows;
+        s_token[i] = is ? args.scales[m + 8 * i] : 0;
+        zero_point[i] = is && args.zero_points ? args.zero_points[m + 8 * i] : p.zero_point;
+    }
+    UNROLL for (uint32_t f = 0; f < F::N; f += G) {
+        struct gemm_i8_columns columns[G];
+        UNROLL for (uint32_t g = 0; g < G; g++) {
+            columns[g].open(p, j + 8 * (f + g) + lane % 4 * 2);
+        }
+        UNROLL for (uint32_t i = 0; i < 2 * F::M; i++) {
+            float y[G][2];
+            UNROLL for (uint32_t g = 0; g < G; g++) {
+                UNROLL for (uint32_t e = 0; e < 2; e++) {
+                    y[g][e] = product_i8(sums[i / 2][f + g][i % 2 * 2 + e], zero_point[i], columns[g].row_sum[e],
+                                         s_token[i], columns[g].scale[e], p.bias != NULL, columns[g].bias[e]);
+                }
+            }
+            product_store_fragments<G>(p, m + 8 * i, m + 8 * i < args.rows, j + 8 * f, y, width);
+        }
+    }
+}
 
 template <class C>
 static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS) gemm_i8_kernel(const struct gemm_i8_args args) {
@@ -117,7 +145,7 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS) gemm_i8_kernel(c
     const uint32_t first_m = tile.m * C::ROWS, first_n = tile.n * C::COLUMNS, n = args.part.n;
     const uint32_t begin = blockIdx.y * args.steps_per_split;
     const uint32_t steps = begin + args.steps_per_split < args.steps ? args.steps_per_split : args.steps - begin;
-    const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    const uint32_t warp = threadIdx.x / WARP;
     const uint32_t warp_m = warp / C::WARPS_N * C::WARP_ROWS, warp_n = warp % C::WARPS_N * C::WARP_COLUMNS;
 
     gemm_i8_copy<C::ROWS, C::BYTES, C::THREADS> copy_x;
@@ -170,26 +198,10 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS) gemm_i8_kernel(c
     }
     async_wait<0>();
 
-    const bool pairs = product_pairs(args.part);
-    float s_token[2 * fragments::M];
-    int32_t zero_point[2 * fragments::M];
-    const uint32_t m = first_m + warp_m + lane / 4; /* of sums[0][..][0]; 8 rows on: sums[0][..][2], then sums[1] */
-    UNROLL for (uint32_t i = 0; i < 2 * fragments::M; i++) {
-        bool is = m + 8 * i < args.rows && !args.partial;
-        s_token[i] = is ? args.scales[m + 8 * i] : 0;
-        zero_point[i] = is && args.zero_points ? args.zero_points[m + 8 * i] : args.part.zero_point;
-    }
-    UNROLL for (int j = 0; j < fragments::N; j++) {
-        uint32_t column = first_n + warp_n + (uint32_t)(8 * j) + lane % 4 * 2;
-        struct gemm_i8_columns columns;
-        columns.open(args, column);
-        UNROLL for (uint32_t i = 0; i < 2 * fragments::M; i++) {
-            const int(&s)[4] = sums[i / 2][j];
-            if (m + 8 * i < args.rows) {
-                columns.store(args, m + 8 * i, column, s[i % 2 * 2], s[i % 2 * 2 + 1], s_token[i], zero_point[i],
-                              pairs);
-            }
-        }
+    if (args.partial) {
+        gemm_i8_partial<fragments>(args, first_m + warp_m, first_n + warp_n, sums);
+    } else {
+        gemm_i8_result<fragments>(args, first_m + warp_m, first_n + warp_n, sums);
     }
 }
 

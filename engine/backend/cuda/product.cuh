@@ -147,21 +147,58 @@ template <int WARP_ROWS, int WARP_COLUMNS, int ROW_BYTES> struct mma_fragments {
     }
 };
 
-/* Two neighbours of a row are stored at once. */
-static __device__ __forceinline__ bool product_pairs(const struct product_part &p) {
-    return !p.f32 && (((uintptr_t)p.y | p.ldy * sizeof(bf16)) & 3) == 0;
+/* Bytes of a row of y that may be stored at once, by how the rows lie: of BF16 16, 4 or 2, of F32 8 or 4. */
+static __device__ __forceinline__ uint32_t product_width(const struct product_part &p) {
+    uintptr_t places = (uintptr_t)p.y | p.ldy * (p.f32 ? sizeof(float) : sizeof(bf16));
+    return p.f32 ? ((places & 7) == 0 ? 8 : 4) : (places & 15) == 0 ? 16 : (places & 3) == 0 ? 4 : 2;
 }
-static __device__ __forceinline__ void product_store_two(const struct product_part &p, size_t m, uint32_t j, float y0,
-                                                         float y1, bool pairs) {
-    if (pairs && j + 1 < p.n) {
-        *(uint32_t *)((bf16 *)p.y + m * p.ldy + j) = pack_bf16(y0, y1);
+
+/* Lane t of four has v[i] of what lane i had as v[t]. */
+static __device__ __forceinline__ void transpose_four(uint32_t (&v)[4]) {
+    bool odd = threadIdx.x & 1, upper = (threadIdx.x & 2) != 0;
+    UNROLL for (int i = 0; i < 4; i += 2) {
+        uint32_t got = warp_shfl_xor(odd ? v[i] : v[i + 1], 1);
+        v[i] = odd ? got : v[i], v[i + 1] = odd ? v[i + 1] : got;
+    }
+    UNROLL for (int i = 0; i < 2; i++) {
+        uint32_t got = warp_shfl_xor(upper ? v[i] : v[i + 2], 2);
+        v[i] = upper ? got : v[i], v[i + 2] = upper ? v[i + 2] : got;
+    }
+}
+
+/*
+ * G fragments side by side, from column j on, of a row of y: a lane has two neighbours of each (columns lane % 4 * 2),
+ * as mma leaves them. Four lanes that share a row exchange them, so that each stores 16 bytes, where y allows it.
+ * Called by all lanes; exists: whether there is the lane's row m.
+ */
+template <int G>
+static __device__ __forceinline__ void product_store_fragments(const struct product_part &p, size_t m, bool exists,
+                                                               uint32_t j, const float (&y)[G][2], uint32_t width) {
+    uint32_t t = threadIdx.x % 4;
+    if (G == 4 && width == 16 && j + 32 <= p.n) {
+        uint32_t v[4];
+        UNROLL for (int g = 0; g < 4; g++) {
+            v[g] = pack_bf16(y[g % G][0], y[g % G][1]);
+        }
+        transpose_four(v);
+        if (exists) {
+            store_16((bf16 *)p.y + m * p.ldy + j + 8 * t, uint4{v[0], v[1], v[2], v[3]});
+        }
         return;
     }
-    if (j < p.n) {
-        product_store(p, m, j, y0);
-    }
-    if (j + 1 < p.n) {
-        product_store(p, m, j + 1, y1);
+    UNROLL for (int g = 0; g < G; g++) {
+        uint32_t column = j + (uint32_t)(8 * g) + 2 * t;
+        if (exists && column + 1 < p.n && p.f32 && width == 8) {
+            *(float2 *)((float *)p.y + m * p.ldy + column) = float2{y[g][0], y[g][1]};
+        } else if (exists && column + 1 < p.n && !p.f32 && width >= 4) {
+            *(uint32_t *)((bf16 *)p.y + m * p.ldy + column) = pack_bf16(y[g][0], y[g][1]);
+        } else {
+            UNROLL for (uint32_t e = 0; e < 2; e++) {
+                if (exists && column + e < p.n) {
+                    product_store(p, m, column + e, y[g][e]);
+                }
+            }
+        }
     }
 }
 
