@@ -24,7 +24,7 @@ static __global__ void __launch_bounds__(ATTENTION_THREADS, 2) attention_long(at
     }
     const int m0 = (tile - (job.cu_seqlens[low] * group / ROWS + low)) * ROWS;
     const attention_rows r = attention_rows_of(job, low, (int)blockIdx.y, m0, ROWS);
-    if (r.rows <= ATTENTION_SHORT_ROWS || m0 >= r.packed) { /* the whole block */
+    if (r.rows <= (int)job.short_rows || m0 >= r.packed) { /* the whole block */
         return;
     }
     attend<KV, DIM, WARPS_M>(job, r, false);
@@ -37,7 +37,7 @@ template <enum dtype KV, int DIM>
 static __global__ void __launch_bounds__(ATTENTION_THREADS, 2) attention_short(attention_job job) {
     const int m0 = (int)(blockIdx.y % job.short_tiles) * 16;
     const attention_rows r = attention_rows_of(job, (int)blockIdx.z, (int)(blockIdx.y / job.short_tiles), m0, 16);
-    if (r.rows > ATTENTION_SHORT_ROWS || m0 >= r.packed) { /* the whole block */
+    if (r.rows > (int)job.short_rows || m0 >= r.packed) { /* the whole block */
         return;
     }
     const int shift = run_shift_of(r.end - 1);
@@ -47,41 +47,50 @@ static __global__ void __launch_bounds__(ATTENTION_THREADS, 2) attention_short(a
     attend<KV, DIM, 1>(job, r, job.sums != NULL);
 }
 
-/* Joins the runs that blocks of attention_short left: a warp for each row and head. grid: x = tokens of all sequences,
- * y = heads / ATTENTION_WARPS */
+/* Joins the runs that blocks of attention_short left. grid: x = tokens of all sequences, y = heads */
 static __global__ void __launch_bounds__(ATTENTION_THREADS) attention_join(attention_job job) {
-    constexpr int LANE_DIMS = CUDA_MAX_HEAD_DIM / WARP;
+    constexpr int DIMS = CUDA_MAX_HEAD_DIM / ATTENTION_THREADS, AHEAD = 8;
     const int sequence = (int)(blockIdx.x / job.short_rows), token = (int)(blockIdx.x % job.short_rows);
-    const int lane = (int)threadIdx.x % WARP, dim = (int)job.kv.head_dim;
+    const int thread = (int)threadIdx.x, dim = (int)job.kv.head_dim;
     const int first = job.cu_seqlens[sequence], rows = job.cu_seqlens[sequence + 1] - first;
-    const uint32_t head = blockIdx.y * ATTENTION_WARPS + threadIdx.x / WARP;
-    if (rows > ATTENTION_SHORT_ROWS || token >= rows || head >= job.n_heads) { /* whole warps */
+    if (rows > (int)job.short_rows || token >= rows) { /* the whole block */
         return;
     }
     const int position = job.context_lens[sequence] - rows + token, shift = run_shift_of(position);
-    const size_t row = ((size_t)sequence * job.short_rows + (size_t)token) * job.n_heads + head;
-    float out[LANE_DIMS], sum = 0.0f, top = -INFINITY;
+    const size_t row = ((size_t)sequence * job.short_rows + (size_t)token) * job.n_heads + blockIdx.y;
+    const float *sums = job.sums + row * job.runs * (size_t)dim, *stats = job.stats + row * job.runs * 2;
+    float out[DIMS] = {}, sum = 0.0f, top = -INFINITY;
+    const int last_run = position >> shift;
+    for (int run = lowest_key(position, job.window) >> shift; run <= last_run; run += AHEAD) {
+        float tops[AHEAD], weights[AHEAD], values[AHEAD][DIMS]; /* all under way at once */
 #pragma unroll
-    for (int i = 0; i < LANE_DIMS; i++) {
-        out[i] = 0.0f;
-    }
-    for (int number = lowest_key(position, job.window) >> shift; number <= position >> shift; number++) {
-        const size_t slot = row * job.runs + (size_t)number;
-        const fold_weights f(top, job.stats[2 * slot]);
-        sum = f(sum, job.stats[2 * slot + 1]);
+        for (int i = 0; i < AHEAD; i++) {
+            const bool there = run + i <= last_run;
+            tops[i] = there ? stats[2 * (run + i)] : -INFINITY;
+            weights[i] = there ? stats[2 * (run + i) + 1] : 0.0f;
 #pragma unroll
-        for (int i = 0; i < LANE_DIMS; i++) {
-            if (lane + i * WARP < dim) {
-                out[i] = f(out[i], job.sums[slot * (size_t)dim + (size_t)(lane + i * WARP)]);
+            for (int j = 0; j < DIMS; j++) {
+                const int d = thread + j * ATTENTION_THREADS;
+                values[i][j] = there && d < dim ? sums[(run + i) * dim + d] : 0.0f;
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) { /* what is not there changes nothing */
+            const fold_weights f(top, tops[i]);
+            sum = f(sum, weights[i]);
+#pragma unroll
+            for (int j = 0; j < DIMS; j++) {
+                out[j] = f(out[j], values[i][j]);
             }
         }
     }
     const float by = sum == 0.0f ? 0.0f : 1.0f / sum;
-    bf16 *to = job.out + (size_t)(first + token) * job.ldo + (size_t)head * (size_t)dim;
+    bf16 *to = job.out + (size_t)(first + token) * job.ldo + (size_t)blockIdx.y * (size_t)dim;
 #pragma unroll
-    for (int i = 0; i < LANE_DIMS; i++) {
-        if (lane + i * WARP < dim) {
-            to[lane + i * WARP] = from_f32<bf16>(mul_f32(out[i], by));
+    for (int i = 0; i < DIMS; i++) {
+        const int d = thread + i * ATTENTION_THREADS;
+        if (d < dim) {
+            to[d] = from_f32<bf16>(mul_f32(out[i], by));
         }
     }
 }
@@ -105,7 +114,7 @@ static cudaError_t launch(const attention_job &job, size_t rows, size_t max_quer
     if (rc == cudaSuccess) {
         rc = LAUNCH((attention_short<KV, DIM>), short_grid, ATTENTION_THREADS, short_bytes, stream, job);
     }
-    if (rc == cudaSuccess && max_query > ATTENTION_SHORT_ROWS) {
+    if (rc == cudaSuccess && max_query > job.short_rows) {
         const dim3 grid((unsigned)(rows * job.group / ROWS + job.n_sequences), job.kv.n_kv_heads);
         rc = allow_shared(attention_long<KV, DIM, WARPS_M>, long_bytes);
         if (rc == cudaSuccess) {
@@ -151,6 +160,24 @@ static size_t slots_bytes(size_t rows, size_t n_heads, size_t head_dim, size_t r
     return rows * n_heads * runs * (head_dim + 2) * sizeof(float);
 }
 
+/* The blocks that share a sequence's runs if one of at most `rows` rows is short; 0 if there is no room for that. */
+static size_t share(attention_job *job, const struct cuda_device *device, size_t n_kv_heads, size_t rows,
+                    void *workspace, size_t workspace_bytes) {
+    size_t slots = job->n_sequences * rows, dim = job->kv.head_dim;
+    job->short_rows = (uint32_t)rows;
+    job->short_tiles = (uint32_t)short_tiles_of(rows, job->group);
+    job->sums = job->stats = NULL;
+    size_t blocks = blocks_of(device, job->n_sequences * n_kv_heads * job->short_tiles, job->runs);
+    if (blocks > 1) {
+        if (slots_bytes(slots, job->n_heads, dim, job->runs) > workspace_bytes) {
+            return 0;
+        }
+        job->sums = (float *)workspace;
+        job->stats = job->sums + slots * job->n_heads * job->runs * dim;
+    }
+    return blocks;
+}
+
 extern "C" size_t cuda_attention_workspace(const struct cuda_device *device, size_t max_sequences, size_t n_heads,
                                            size_t n_kv_heads, size_t head_dim, size_t max_context) {
     /* Decode, one row a sequence: with more tiles than this, each block has enough of its own to do. */
@@ -188,19 +215,16 @@ extern "C" cudaError_t cuda_attention(const struct cuda_device *device, const st
     job.scale = args->scale * LOG2_E;
     job.q_wide = (uintptr_t)args->q % 16 == 0 && args->ldq % 8 == 0 && dim % 8 == 0;
     job.kv_wide = job.kv.row_bytes % 16 == 0;
-    job.short_rows =
-        (uint32_t)(args->max_query < ATTENTION_SHORT_ROWS ? at_least_1(args->max_query) : ATTENTION_SHORT_ROWS);
-    job.short_tiles = (uint32_t)short_tiles_of(job.short_rows, group);
     job.runs = (uint32_t)runs_of(args->max_context);
-    job.sums = job.stats = NULL;
-    size_t slots = args->n_sequences * job.short_rows, blocks;
-    blocks = blocks_of(device, args->n_sequences * args->n_kv_heads * job.short_tiles, job.runs);
-    if (slots_bytes(slots, args->n_heads, dim, job.runs) > workspace_bytes) {
-        blocks = 1;
+    /* Among long sequences the slots of the short ones may not fit, each having some for as many rows as the most: then
+     * one row alone is short. */
+    size_t most = args->max_query < ATTENTION_SHORT_ROWS ? at_least_1(args->max_query) : ATTENTION_SHORT_ROWS;
+    size_t blocks = share(&job, device, args->n_kv_heads, most, workspace, workspace_bytes);
+    if (blocks == 0) {
+        blocks = share(&job, device, args->n_kv_heads, 1, workspace, workspace_bytes);
     }
-    if (blocks > 1) {
-        job.sums = (float *)workspace;
-        job.stats = job.sums + slots * args->n_heads * job.runs * dim;
+    if (blocks == 0) {
+        blocks = 1;
     }
     cudaError_t rc;
     switch (args->kv->dtype) {
@@ -214,7 +238,7 @@ extern "C" cudaError_t cuda_attention(const struct cuda_device *device, const st
         rc = launch_dim<DTYPE_I8>(job, args->rows, args->max_query, (unsigned)blocks, stream);
     }
     if (rc == cudaSuccess && blocks > 1) {
-        const dim3 grid((unsigned)slots, (unsigned)((args->n_heads + ATTENTION_WARPS - 1) / ATTENTION_WARPS));
+        const dim3 grid((unsigned)(args->n_sequences * job.short_rows), job.n_heads);
         rc = LAUNCH(attention_join, grid, ATTENTION_THREADS, 0, stream, job);
     }
     return rc;

@@ -27,7 +27,8 @@
 
 #define ATTENTION_WARPS 4
 #define ATTENTION_THREADS (ATTENTION_WARPS * WARP)
-/* Sequences of at most so many rows in a step are taken in tiles of 16 rows, and their runs shared out over blocks. */
+/* Sequences of at most so many rows in a step (or of one: job.short_rows) are taken in tiles of 16 rows, and their runs
+ * shared out over blocks. */
 #define ATTENTION_SHORT_ROWS 8
 
 struct attention_job {
@@ -47,7 +48,7 @@ struct attention_job {
     /* What blocks leave that share the runs of short sequences, NULL if none do: slot ((sequence * short_rows + token)
      * * n_heads + head) * runs + run of sums[head_dim], and of {largest score, sum of weights}. */
     float *sums, *stats;
-    uint32_t short_rows, runs;
+    uint32_t short_rows, runs; /* short_rows: the most rows of a short sequence */
 };
 
 /* One block's work: rows m0 .. m0 + ROWS of a sequence, one key head, keys begin .. end. */
