@@ -99,12 +99,15 @@ static void test_no_device() {
 static void test_sticky() {
     begin(1, EMU_ORDER_RANDOM, 2);
     cudaStream_t s;
-    int *p;
+    int *p, *pinned;
     OK(cudaStreamCreate(&s));
     OK(cudaMalloc(&p, 16));
+    OK(cudaMallocHost(&pinned, sizeof *pinned));
+    *pinned = 1;
     OK(LAUNCH(set_value, 1, 32, 0, s, p + 4, 1));
-    OK(LAUNCH(set_value, 1, 32, 0, s, p, 2)); /* not done any more */
+    OK(LAUNCH(set_value, 1, 32, 0, s, pinned, 2)); /* not done any more */
     REFUSED(cudaErrorIllegalAddress, cudaStreamSynchronize(s));
+    CHECK(*pinned == 1);
     CHECK(report_has("set_value failed on device 0"));
     int *q;
     cudaEvent_t e;
