@@ -160,10 +160,22 @@ size_t bytes_of(const Layout &l) {
 
 /* Row `i` of op(A) (or column of op(B)) as k floats. */
 void load_vector(const Problem &p, const void *base, const Layout &l, bool across, size_t i, float *out) {
-    bool tf32 = p.desc.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
-    for (size_t j = 0; j < p.k; j++) {
-        float v = read_float(base, l.type, across ? at(l, i, j) : at(l, j, i));
-        out[j] = tf32 ? to_tf32(v) : v;
+    bool whole = !across && l.order == CUBLASLT_ORDER_COL; /* a column, as our products have them */
+    const uint16_t *halves = static_cast<const uint16_t *>(base) + (whole ? i * size_t(l.ld) : 0);
+    if (whole && l.type == CUDA_R_16BF) {
+        for (size_t j = 0; j < p.k; j++) {
+            uint32_t bits = uint32_t(halves[j]) << 16;
+            memcpy(&out[j], &bits, 4);
+        }
+    } else if (whole && l.type == CUDA_R_32F) {
+        memcpy(out, static_cast<const float *>(base) + i * size_t(l.ld), p.k * 4);
+    } else {
+        for (size_t j = 0; j < p.k; j++) {
+            out[j] = read_float(base, l.type, across ? at(l, i, j) : at(l, j, i));
+        }
+    }
+    for (size_t j = 0; p.desc.compute == CUBLAS_COMPUTE_32F_FAST_TF32 && j < p.k; j++) {
+        out[j] = to_tf32(out[j]);
     }
 }
 

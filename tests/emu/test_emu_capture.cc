@@ -292,8 +292,13 @@ static void test_allowed() {
     OK(cudaMalloc(&q, 4));
     OK(cudaStreamEndCapture(s, &graph));
     OK(cudaGraphInstantiate(&exec, graph));
+    int *pinned; /* which keeps its place in the stream */
+    OK(cudaMallocHost(&pinned, sizeof *pinned));
+    *pinned = 1;
+    OK(LAUNCH(multiply_value, 1, 32, 0, s, pinned, 5));
     OK(cudaGraphLaunch(exec, s));
     OK(cudaStreamSynchronize(s));
+    CHECK(*pinned == 5);
 }
 
 /* Work of a stream that joined and was not joined back. */

@@ -81,8 +81,12 @@ static void test_alignment() {
     }
 }
 
-static void test_freed() {
+static void test_freed(bool protect) {
     begin();
+    struct emu_options o;
+    emu_get_options(&o);
+    o.protect = protect;
+    OK(emu_configure(&o));
     unsigned char *p, *q, *out;
     OK(cudaMalloc(&p, 64));
     OK(cudaMalloc(&out, 1));
@@ -306,7 +310,8 @@ static void test_other_device() {
 void test_memory() {
     test_bounds();
     test_alignment();
-    test_freed();
+    test_freed(true);
+    test_freed(false);
     test_poison();
     test_copies();
     test_pointers();
