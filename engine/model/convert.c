@@ -32,7 +32,8 @@ int weights_format_parse(const char *name, enum weights_format *out, struct erro
 enum how {
     AS_IS, /* the file's own bytes */
     CODES, /* I8: the file's own integers */
-    ROUND, /* I8: floats quantised again */
+    ROUND, /* I8: floats quantised again, a scale a row */
+    ROUND_BLOCKS, /* Q8_0: the same with a scale for each 32 */
     BLOCKS,
     FLOATS, /* BF16 */
 };
@@ -92,6 +93,11 @@ static bool are_integers(const struct matrix *m) {
            (m->scheme.layout != QUANT_PLAIN && m->scheme.layout != QUANT_F8 && m->scheme.bits == 8 && m->n_groups == 1);
 }
 
+/* Is a plain tensor of this type already what the format would make of it? */
+static bool is_in_format(enum dtype type, enum weights_format format) {
+    return (format == WEIGHTS_BF16 && type == DTYPE_BF16) || (format == WEIGHTS_INT8_WEIGHT_ONLY && type == DTYPE_Q8_0);
+}
+
 /* Fills w->dtype. */
 static int choose(const struct matrix *m, enum weights_format format, struct weight *w, enum how *how,
                   struct error *err) {
@@ -99,7 +105,7 @@ static int choose(const struct matrix *m, enum weights_format format, struct wei
     struct survey s = {0};
     *how = FLOATS;
     w->dtype = DTYPE_BF16;
-    if (plain && (format == WEIGHTS_AUTO || (format == WEIGHTS_BF16 && m->data->dtype == DTYPE_BF16))) {
+    if (plain && (format == WEIGHTS_AUTO || is_in_format(m->data->dtype, format))) {
         *how = AS_IS;
         w->dtype = m->data->dtype;
         return 0;
@@ -113,15 +119,19 @@ static int choose(const struct matrix *m, enum weights_format format, struct wei
     if (are_integers(m) && (packed ? s.centred && s.positive : !m->zeros)) {
         *how = CODES;
         w->dtype = DTYPE_I8;
+        return 0;
+    }
+    bool four = m->scheme.bits == 4, blocks = packed && !m->g_idx && m->group % 32 == 0 && m->k % 32 == 0;
+    if (blocks && (format == WEIGHTS_AUTO || (format == WEIGHTS_INT8_WEIGHT_ONLY && !four)) &&
+        (s.centred ? s.half_scales : four && s.half_offsets)) {
+        *how = BLOCKS;
+        w->dtype = !four ? DTYPE_Q8_0 : s.centred ? DTYPE_Q4_0 : DTYPE_Q4_1;
+    } else if (format == WEIGHTS_INT8_WEIGHT_ONLY && m->k % 32 == 0) {
+        *how = ROUND_BLOCKS;
+        w->dtype = DTYPE_Q8_0;
     } else if (format != WEIGHTS_AUTO) {
         *how = ROUND;
         w->dtype = DTYPE_I8;
-    } else if (packed && !m->g_idx && m->group % 32 == 0 && m->k % 32 == 0) {
-        bool four = m->scheme.bits == 4;
-        if (s.centred ? s.half_scales : four && s.half_offsets) {
-            *how = BLOCKS;
-            w->dtype = !four ? DTYPE_Q8_0 : s.centred ? DTYPE_Q4_0 : DTYPE_Q4_1;
-        }
     }
     return 0;
 }
@@ -148,6 +158,7 @@ struct job {
     float *scales; /* [n] of I8 */
     size_t rows;   /* of a task */
     atomic_bool no_memory, not_finite;
+    _Atomic float largest_scale; /* ROUND_BLOCKS: of all blocks, before rounding */
 };
 
 static bool is_finite(const float *x, size_t n) {
@@ -172,6 +183,30 @@ static void to_bf16(const float *x, size_t n, uint8_t *dst) {
     }
 }
 
+/* Of numbers without a sign. */
+static void raise(_Atomic float *most, float x) {
+    float seen = *most;
+    while (x > seen && !atomic_compare_exchange_weak(most, &seen, x)) {
+    }
+}
+
+/* A row as Q8_0: blocks of a scale in F16 and 32 codes, rounded for the scale as it is stored. A subnormal scale, which
+ * F16 may hold badly, is rounded up, so that the step grows by at most 2^-24 and nothing is clipped. */
+static void round_blocks(struct job *j, const float *x, uint8_t *dst) {
+    for (size_t i = 0; i < j->m->k; i += 32, dst += 34) {
+        float scale = int8_absmax(x + i, 32) / 127.0f;
+        uint16_t h = half_from_float(scale);
+        h = (uint16_t)(h + (scale < 0x1p-14f && float_from_half(h) < scale));
+        memcpy(dst, &h, sizeof h);
+        if (h == 0) {
+            memset(dst + 2, 0, 32);
+        } else {
+            int8_quantize(x + i, 32, float_from_half(h), (int8_t *)dst + 2);
+        }
+        raise(&j->largest_scale, scale);
+    }
+}
+
 static void convert_floats(struct job *j, size_t first, size_t rows, float *x) {
     size_t k = j->m->k;
     struct error err;
@@ -188,6 +223,8 @@ static void convert_floats(struct job *j, size_t first, size_t rows, float *x) {
         if (j->how == ROUND) {
             j->scales[first + r] = int8_scale_absmax(x, k);
             int8_quantize(x, k, j->scales[first + r], (int8_t *)to);
+        } else if (j->how == ROUND_BLOCKS) {
+            round_blocks(j, x, to);
         } else {
             to_bf16(x, k, to);
         }
@@ -314,6 +351,11 @@ static void release(const struct matrix *m, const struct model_file *file) {
     }
 }
 
+/* Does F16 hold the scales of a matrix with this largest one? Its steps of 2^-24 must be small beside that of the codes. */
+static bool suits_half(float largest_scale) {
+    return largest_scale == 0 || (largest_scale >= 0x1p-21f && largest_scale <= 65504.0f);
+}
+
 int matrix_convert(const struct matrix *m, const struct model_file *file, enum weights_format format, size_t threads,
                    struct converted *out, struct error *err) {
     struct job j = {.m = m, .w = {.n = m->n, .k = m->k}};
@@ -329,7 +371,13 @@ int matrix_convert(const struct matrix *m, const struct model_file *file, enum w
         *out = (struct converted){.w = j.w, .size = m->data->size};
         return 0;
     }
-    if (run(&j, threads, err) < 0) {
+    int rc = run(&j, threads, err);
+    if (rc == 0 && j.how == ROUND_BLOCKS && !suits_half(j.largest_scale)) {
+        free(j.data);
+        j = (struct job){.m = m, .how = ROUND, .w = {.dtype = DTYPE_I8, .n = m->n, .k = m->k, .row_bytes = m->k}};
+        rc = run(&j, threads, err);
+    }
+    if (rc < 0) {
         free(j.data);
         free(j.scales);
         return -1;

@@ -8,8 +8,9 @@
  *   8 bits, one symmetric scale a row                         I8 with ACTIVATION_FLOAT, exact
  *   8 bits in such groups, symmetric                          Q8_0, exact but for the scale
  *   all else (FP8, groups out of order, odd group sizes)      BF16
- * int8, int8-weight-only: every matrix, embedding and head too, is I8 with a scale a row (absmax / 127); codes that the
- * file has stay as they are. bf16: every matrix is dequantised and rounded to BF16.
+ * int8: every matrix, embedding and head too, is I8 with a scale a row (absmax / 127). int8-weight-only: Q8_0, that is a
+ * scale of F16 for each 32 elements of a row, or I8 where rows are no whole blocks or F16 does not hold the scales.
+ * Codes of 8 bits that the file has stay as they are. bf16: every matrix is dequantised and rounded to BF16.
  */
 #ifndef INFERD_CONVERT_H
 #define INFERD_CONVERT_H

@@ -3,7 +3,7 @@
 #include <string.h>
 
 /* Of finite floats without their signs the larger one is the larger integer, whose maximum compilers vectorise. */
-static float absmax(const float *x, size_t n) {
+float int8_absmax(const float *x, size_t n) {
     int32_t most = 0;
     for (size_t i = 0; i < n; i++) {
         int32_t bits;
@@ -17,7 +17,7 @@ static float absmax(const float *x, size_t n) {
 }
 
 float int8_scale_absmax(const float *x, size_t n) {
-    float scale = absmax(x, n) / 127.0f;
+    float scale = int8_absmax(x, n) / 127.0f;
     return scale > 0 ? scale : 1.0f; /* also where a subnormal maximum underflows */
 }
 

@@ -8,6 +8,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* The largest magnitude. x[n] finite. */
+float int8_absmax(const float *x, size_t n);
+
 /* absmax / 127; 1 for a row of zeros, so that nothing divides by zero. x[n] finite. */
 float int8_scale_absmax(const float *x, size_t n);
 

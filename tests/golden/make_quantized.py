@@ -255,7 +255,7 @@ def cases():
     # made at load
     f32 = lambda c, *a: plain(c, *a, dtype="F32")  # noqa: E731
     yield Case("weights = int8", None, weights="int8", dtype="I8", activation=TOKEN_ROW, head="int8"), f32, f32
-    yield Case("weights = int8-weight-only", None, weights="int8-weight-only", dtype="I8", head="int8-weight-only"), f32, f32
+    yield Case("weights = int8-weight-only", None, weights="int8-weight-only", dtype="Q8_0", head="int8-weight-only"), f32, f32
     yield (Case("weights = bf16 of F16", None, weights="bf16", **ROUND), lambda c, *a: plain(c, *a, dtype="F16"), f32)
     yield (Case("weights = int8 of W8A8", ct("int-quantized", INT8, TOKEN), weights="int8", dtype="I8", activation=TOKEN_ROW,
                 head="int8"), ct_int8, plain)
@@ -273,6 +273,20 @@ def quantise_rows(w):
     """absmax / 127, to nearest even."""
     s = numpy.abs(w).max(axis=1, keepdims=True) / numpy.float32(127)
     return s * numpy.rint(w / s)
+
+
+def quantise_blocks(w):
+    """Q8_0: the same for each 32 elements, by a scale of F16; a subnormal one is rounded up."""
+    blocks = w.reshape(-1, 32)
+    s = numpy.abs(blocks).max(axis=1, keepdims=True) / numpy.float32(127)
+    half = s.astype(numpy.float16)
+    half = numpy.where((s < 2.0**-14) & (half.astype(numpy.float32) < s), numpy.nextafter(half, numpy.float16(numpy.inf)), half).astype(numpy.float32)
+    return (half * numpy.rint(blocks / half)).reshape(w.shape)
+
+
+def quantise(w, setting):
+    """A matrix of floats as the setting `weights` makes it, and its activations."""
+    return (quantise_rows(w), ("token", None, None)) if setting == "int8" else (quantise_blocks(w), None)
 
 
 class Quantised(torch.nn.Module):
@@ -315,7 +329,7 @@ def make_at_load(case, w, how):
     """What the setting does to a matrix whose weights are w."""
     setting = case.more.get("weights", "auto")
     if setting.startswith("int8") and not case.name.endswith("W8A8"):
-        return quantise_rows(w), ("token", None, None) if setting == "int8" else None
+        return quantise(w, setting)
     return w, how
 
 
@@ -328,13 +342,13 @@ def build(case, layout, head):
                 (f"model.layers.{i}.{n}.weight", [K], -9, 1.0) for i in range(LAYERS) for n in ("input_layernorm", "post_attention_layernorm")]:
             v = case.put(name, "F32", shape, "float", e, add)
             if "embed" in name and case.more.get("weights", "").startswith("int8"):
-                v = quantise_rows(v)
+                v = quantise(v, case.more["weights"])[0]
             params[name].copy_(torch.from_numpy(v))
         modules = [("lm_head", V, K)] + [(f"model.layers.{i}.{n}", a, b) for i in range(LAYERS) for n, a, b in LINEARS]
         for name, n, k in modules:
             w, how = (head if name == "lm_head" else layout)(case, name, n, k)
             if name == "lm_head" and case.more.get("head"):
-                w, how = quantise_rows(w), ("token", None, None) if case.more["head"] == "int8" else None
+                w, how = quantise(w, case.more["head"])
             elif name != "lm_head":
                 w, how = make_at_load(case, w, how)
             w = rounded(w).astype(numpy.float32)

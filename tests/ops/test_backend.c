@@ -12,9 +12,15 @@ static void test_refused(const struct fixture *f, struct backend_config config, 
 
 static void test_weights(const struct fixture *f) {
     static const uint8_t data[1024];
-    struct weight good = {.dtype = DTYPE_Q4_K, .n = 2, .k = 256, .row_bytes = 144, .data = data}, w = good;
+    static const float floats[256];
+    struct weight good = {.dtype = DTYPE_Q4_K, .n = 2, .k = 256, .row_bytes = 144, .data = data};
+    struct weight w = {.dtype = DTYPE_F32, .n = 1, .k = 256, .row_bytes = 1024, .data = floats};
     OK(f->ops->weight_load(f->b[0], &w, &err));
-    CHECK(w.data == data, "the weight is not read in place");
+    CHECK(w.data == floats, "floats are not read in place");
+    f->ops->weight_unload(f->b[0], &w);
+    w = good;
+    OK(f->ops->weight_load(f->b[0], &w, &err));
+    CHECK(w.data != NULL && (w.data == data) == (w.packed == NULL), "packed blocks are read from where they were");
     f->ops->weight_unload(f->b[0], &w);
     w = good, w.k = 250;
     CHECK(f->ops->weight_load(f->b[0], &w, &err) < 0, "a row of 250 elements of Q4_K");

@@ -166,6 +166,7 @@ static void test_no_numbers(const struct fixture *f, struct random *r, enum dtyp
     f->ops->weight_unload(f->b[0], &c.m.w);
     uint8_t *block = c.m.memory + BAD_OUTPUT * c.m.w.row_bytes + (dtype == DTYPE_Q6_K ? 208 : 0);
     block[0] = 0x01, block[1] = 0x7e;
+    c.m.w.data = c.m.memory;
     OK(f->ops->weight_load(f->b[0], &c.m.w, &err));
     for (size_t i = 0; i < 3; i++) {
         c.x[BAD_ROW * c.ldx + 100] = bad[i];
@@ -267,7 +268,15 @@ static void test_embed(const struct fixture *f, struct random *r, enum dtype dty
         for (size_t i = 0; i < ROWS * ldy; i++) {
             y[i] = guard;
         }
-        OK(f->ops->embed(f->b[threads - 1], y, ldy, &m.w, ids, ROWS, scale, &err));
+        struct weight w = m.w; /* once from where it is, once from what the backend makes of it */
+        struct backend *b = f->b[threads - 1];
+        if (threads > 1) {
+            OK(f->ops->weight_load(b, &w, &err));
+        }
+        OK(f->ops->embed(b, y, ldy, &w, ids, ROWS, scale, &err));
+        if (threads > 1) {
+            f->ops->weight_unload(b, &w);
+        }
         double worst = 0;
         for (size_t i = 0; i < ROWS; i++) {
             for (size_t d = 0; d < k; d++) {
@@ -294,7 +303,7 @@ static void test_golden_blocks(const struct fixture *f) {
     for (size_t i = 0; i < sizeof golden_blocks / sizeof *golden_blocks; i++) {
         const struct golden_block *g = &golden_blocks[i];
         const struct dtype_info *info = dtype_info(g->dtype);
-        const struct weight w = {
+        struct weight w = {
             .dtype = g->dtype, .n = 1, .k = info->block, .row_bytes = info->bytes, .data = g->block};
         const int32_t id = 0;
         double values[256];
@@ -306,6 +315,12 @@ static void test_golden_blocks(const struct fixture *f) {
             CHECK(y[j] == g->elements[j], "embed: element %zu of a %s block is %g, not %g", j, info->name, (double)y[j],
                   (double)g->elements[j]);
         }
+        OK(f->ops->weight_load(f->b[0], &w, &err));
+        OK(f->ops->embed(f->b[0], y, info->block, &w, &id, 1, 1, &err));
+        for (size_t j = 0; j < info->block; j++) {
+            CHECK(y[j] == g->elements[j], "embed: element %zu of a loaded %s block is %g", j, info->name, (double)y[j]);
+        }
+        f->ops->weight_unload(f->b[0], &w);
     }
 }
 

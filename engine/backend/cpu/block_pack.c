@@ -38,6 +38,19 @@ static uint32_t transpose_bits(uint32_t bits) {
     return out;
 }
 
+/* And back: bit 4u + e = bit u of byte e. */
+static uint32_t transpose_back(uint32_t bits) {
+    uint32_t out = 0;
+    for (unsigned i = 0; i < 32; i++) {
+        out |= (bits >> (i % 4 * 8 + i / 4) & 1) << i;
+    }
+    return out;
+}
+
+static bool has_fifth_bits(enum dtype dtype, size_t dword) {
+    return dword == 0 && (dtype == DTYPE_Q5_0 || dtype == DTYPE_Q5_1);
+}
+
 void block_pack_group(const struct weight *w, size_t group, uint8_t *out) {
     struct block_layout l;
     if (!block_layout(w->dtype, &l)) {
@@ -62,11 +75,35 @@ void block_pack_group(const struct weight *w, size_t group, uint8_t *out) {
                 memcpy(&u, block + l.dword_at + 4 * i, sizeof u);
                 if (w->dtype == DTYPE_Q8_0) {
                     u ^= 0x80808080u;
-                } else if (i == 0 && (w->dtype == DTYPE_Q5_0 || w->dtype == DTYPE_Q5_1)) {
+                } else if (has_fifth_bits(w->dtype, i)) {
                     u = transpose_bits(u);
                 }
                 memcpy(dword, &u, sizeof u);
             }
         }
+    }
+}
+
+void block_unpack(const struct weight *w, size_t row, size_t block, uint8_t *out) {
+    struct block_layout l;
+    if (!block_layout(w->dtype, &l)) {
+        return;
+    }
+    size_t n_blocks = w->k / dtype_info(w->dtype)->block, r = row % BLOCK_GROUP;
+    const uint8_t *group = (const uint8_t *)w->packed + row / BLOCK_GROUP * block_group_bytes(w->dtype, w->k);
+    const uint8_t *half = group + 2 * (block * l.halves * BLOCK_GROUP + r);
+    const uint8_t *dword = group + halves_bytes(&l, n_blocks) + 4 * (block * l.dwords * BLOCK_GROUP + r);
+    for (size_t i = 0; i < l.halves; i++) {
+        memcpy(out + l.half_at + 2 * i, half + 2 * i * BLOCK_GROUP, 2);
+    }
+    for (size_t i = 0; i < l.dwords; i++) {
+        uint32_t u;
+        memcpy(&u, dword + 4 * i * BLOCK_GROUP, sizeof u);
+        if (w->dtype == DTYPE_Q8_0) {
+            u ^= 0x80808080u;
+        } else if (has_fifth_bits(w->dtype, i)) {
+            u = transpose_back(u);
+        }
+        memcpy(out + l.dword_at + 4 * i, &u, sizeof u);
     }
 }

@@ -14,7 +14,7 @@
 
 #include <inferd/backend.h>
 
-enum { BLOCK_GROUP = 16 };
+enum { BLOCK_GROUP = 16, BLOCK_BYTES_MAX = 210 /* of Q6_K */ };
 
 struct block_layout {
     size_t halves, half_at; /* F16 of a block, and the byte they begin at */
@@ -27,5 +27,7 @@ bool block_layout(enum dtype dtype, struct block_layout *out);
 size_t block_group_bytes(enum dtype dtype, size_t k);
 /* Group `group` of w into out[block_group_bytes]. */
 void block_pack_group(const struct weight *w, size_t group, uint8_t *out);
+/* A block of a row of w, whose packed is set, as the file has it: out[dtype_info(w->dtype)->bytes]. */
+void block_unpack(const struct weight *w, size_t row, size_t block, uint8_t *out);
 
 #endif

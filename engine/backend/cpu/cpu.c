@@ -281,13 +281,13 @@ static int pack_blocks(struct backend *b, struct weight *w, struct error *err) {
     struct pack_job job = {w, packed, group_bytes};
     pool_run(b->pool, groups, pack_task, &job);
     w->packed = packed;
+    w->data = packed;
     return 0;
 }
 
 /*
  * F32, F16 and BF16 are read from the file's own bytes in place, at any alignment. Blocks are packed at the same bits
- * where the variant has kernels for it, so that sixteen outputs lie side by side; only `embed` reads them from the file
- * then. I8 is packed as well (weight_i8.c).
+ * where the variant has kernels for it, so that sixteen outputs lie side by side, and what they came from may go. I8 is packed as well (weight_i8.c).
  */
 static int cpu_weight_load(struct backend *b, struct weight *w, struct error *err) {
     const struct dtype_info *info = dtype_info(w->dtype);

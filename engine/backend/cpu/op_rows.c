@@ -1,4 +1,5 @@
 /* The operations that go row by row: embed, rms_norm, silu_mul, gather_rows, kv_store; and kv_copy. */
+#include "block_pack.h"
 #include "cpu.h"
 #include "weight_i8.h"
 
@@ -13,16 +14,26 @@ struct embed_job {
     float scale;
 };
 
+static void embed_packed(const struct cpu_kernels *kernels, const struct weight *t, size_t row, float *y) {
+    size_t block = dtype_info(t->dtype)->block;
+    for (size_t i = 0; i < t->k / block; i++) {
+        uint8_t bytes[BLOCK_BYTES_MAX];
+        block_unpack(t, row, i, bytes);
+        kernels->dequantise(t->dtype, bytes, block, y + i * block);
+    }
+}
+
 static void embed_rows(const void *arg, size_t begin, size_t end) {
     const struct embed_job *j = arg;
     const struct weight *t = j->table;
     for (size_t r = begin; r < end; r++) {
-        const char *row = (const char *)t->data + (size_t)j->token_ids[r] * t->row_bytes;
         float *y = j->y + r * j->ldy;
         if (t->dtype == DTYPE_I8) {
             i8_weight_row(t->packed, (size_t)j->token_ids[r], y);
+        } else if (t->packed) {
+            embed_packed(j->kernels, t, (size_t)j->token_ids[r], y);
         } else {
-            j->kernels->dequantise(t->dtype, row, t->k, y);
+            j->kernels->dequantise(t->dtype, (const char *)t->data + (size_t)j->token_ids[r] * t->row_bytes, t->k, y);
         }
         if (j->scale != 1.0f) {
             j->kernels->scale_row(y, t->k, j->scale);
