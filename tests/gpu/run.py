@@ -116,7 +116,7 @@ class Run:
         if self.emulated:
             tiny = self.tiny_model()
             self.step("bench on a tiny model", lambda: self.bench("tiny", [tiny], "--prefill", "9", "--decode-streams", "1,3", "--context", "16",
-                                                                   "--generate", "2", "--repeat", "1", "--max-sequences", "4", "--kv-tokens", "512"))
+                                                                   "--generate", "2", "--repeat", "1", "--kv-tokens", "512"))
             return
         for shape in ("llama-8b",) if self.quick else ("llama-7b", "llama-8b"):
             for weights in ("int8", "bf16"):

@@ -33,7 +33,7 @@ else
         exit 1
     }
 fi
-programs=$(ninja -C "$build" -t targets all | grep -oE '^tests/gpu/gpu_[a-z0-9_]+: [a-zA-Z]*LINKER' | cut -d: -f1 | tr '\n' ' ')
+programs=$(ninja -C "$build" -t targets all | grep -oE '^tests/gpu/gpu_[a-z0-9_]+: [a-zA-Z_]*LINKER' | cut -d: -f1 | tr '\n' ' ')
 # shellcheck disable=SC2086 # a word each
 ninja -C "$build" --quiet inferd engine/backend/cuda/inferd-cuda.so tests/engine/write_tiny_model $programs
 exec python3 "$top/tests/gpu/run.py" "$build" "$@"
