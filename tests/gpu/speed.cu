@@ -7,9 +7,11 @@
  * bytes: what must be read and written at least; operations: multiplications and additions. The limits are measured
  * first: reading, copying, and the tensor cores by mma.sync alone (which on an H100 is less than its data sheet has).
  */
-#include "launch.h"
-
+extern "C" {
+#include <inferd/backend.h>
+}
 #include "device.cuh"
+#include "launch.h"
 
 #include <cublasLt.h>
 #include <math.h>
