@@ -179,9 +179,11 @@ static void cuda_close(struct backend *b) {
     }
     struct cuda_buffer *buffers[] = {&b->scratch, &b->rows_q, &b->rows_scales, &b->rows_zeros,
                                      &b->wide_x,  &b->wide_y, &b->copy_pairs};
-    if (b->stream) {
-        cudaStreamSynchronize(b->stream);
+    if (!b->stream) { /* there was no device */
+        free(b);
+        return;
     }
+    cudaStreamSynchronize(b->stream);
     cublas_close(b->cublas);
     cuda_step_close(b);
     cuda_choose_close(b);
@@ -190,9 +192,7 @@ static void cuda_close(struct backend *b) {
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++) {
         cudaFree(buffers[i]->data);
     }
-    if (b->stream) {
-        cudaStreamDestroy(b->stream);
-    }
+    cudaStreamDestroy(b->stream);
     free(b);
 }
 
