@@ -51,13 +51,13 @@ struct api_error api_error_of(const struct error *err) {
         e.code = "queue_full";
         break;
     case ERROR_UNAVAILABLE:
+    case ERROR_DEVICE: /* lost: the process ends, and whoever watches it starts it again */
         e.status = 503;
         e.type = "unavailable_error";
         break;
     case ERROR_NONE:
     case ERROR_MODEL:
     case ERROR_DOES_NOT_FIT:
-    case ERROR_DEVICE:
     case ERROR_IO:
     case ERROR_MEMORY:
     case ERROR_INTERNAL:

@@ -222,7 +222,7 @@ static double cpu_seconds(void) {
 }
 
 struct values {
-    double zero, one, backend_cpu, backend_null, running, waiting, waiting_tokens, ready, kv_blocks, kv_blocks_used,
+    double zero, one, backend_cpu, backend_cuda, backend_null, running, waiting, waiting_tokens, ready, kv_blocks, kv_blocks_used,
         kv_usage, kv_blocks_cached, prompt_tokens, generation_tokens, cached_tokens, computed_tokens, cache_queries,
         cache_hits, seq_capacity, seq_deferred, drafts, drafted_tokens, accepted_tokens, steps, preemptions,
         nonfinite_logits, seq_running, seq_waiting, start_time, cpu_seconds, resident_bytes, open_fds;
@@ -237,6 +237,7 @@ static struct values read_values(const struct metrics *m, const struct metrics_v
         .waiting_tokens = v->waiting_tokens,
         .ready = v->ready,
         .backend_cpu = strcmp(v->backend, "cpu") == 0,
+        .backend_cuda = strcmp(v->backend, "cuda") == 0,
         .backend_null = strcmp(v->backend, "null") == 0,
         .kv_blocks = (double)s->kv_blocks,
         .kv_blocks_used = (double)s->kv_blocks_used,
@@ -272,6 +273,19 @@ static void accepted_by_position(struct page *p, const char *name, const struct 
         snprintf(own, sizeof own, "position=\"%zu\"", i);
         value(p, "counter", name, own, "Drafted tokens that were right, by their place in the draft.",
               (double)s->accepted_at[i]);
+    }
+}
+
+/* What memory is for, one sample each. */
+static void memory(struct page *p, const char *name, const char *help, const size_t bytes[ENGINE_MEMORY_KINDS]) {
+    static const char *const kinds[ENGINE_MEMORY_KINDS] = {
+        [ENGINE_MEMORY_WEIGHTS] = "weights", [ENGINE_MEMORY_WORKSPACE] = "workspace", [ENGINE_MEMORY_GRAPHS] = "graphs",
+        [ENGINE_MEMORY_CONTEXT] = "context", [ENGINE_MEMORY_KV] = "kv",               [ENGINE_MEMORY_MARGIN] = "margin",
+    };
+    for (size_t i = 0; i < ENGINE_MEMORY_KINDS; i++) {
+        char own[32];
+        snprintf(own, sizeof own, "kind=\"%s\"", kinds[i]);
+        value(p, "gauge", name, own, help, (double)bytes[i]);
     }
 }
 
@@ -311,6 +325,10 @@ void metrics_write(const struct metrics *m, const struct metrics_view *view, str
 #undef X
     accepted_by_position(&p, "inferd_accepted_tokens_per_position_total", &view->stats);
     accepted_by_position(&p, "vllm:spec_decode_num_accepted_tokens_per_pos_total", &view->stats);
+    memory(&p, "inferd_memory_planned_bytes", "Memory of the device as planned at the start, by what it is for.",
+           view->memory_planned);
+    memory(&p, "inferd_memory_used_bytes", "The same as it was taken; context: with what others have taken.",
+           view->memory_used);
     cache_config(&p, view);
 #define X(field, buckets, name, help)                                                                                  \
     histogram(&p, "inferd_", name, "", help, &m->field, buckets);                                                      \

@@ -48,6 +48,7 @@
     X(waiting_tokens, "gauge", "inferd_waiting_prompt_tokens", "", "Prompt tokens of requests that wait.")            \
     X(ready, "gauge", "inferd_ready", "", "1 when requests are accepted, 0 while loading or draining or stuck.")      \
     X(backend_cpu, "gauge", "inferd_backend_info", "backend=\"cpu\"", "1 for where it computes; null computes nothing.")    \
+    X(backend_cuda, "gauge", "inferd_backend_info", "backend=\"cuda\"", "")                                               \
     X(backend_null, "gauge", "inferd_backend_info", "backend=\"null\"", "")                                               \
     X(kv_blocks, "gauge", "inferd_kv_blocks", "", "Blocks of KV memory.")                                             \
     X(kv_blocks_used, "gauge", "inferd_kv_blocks_used", "", "Blocks of KV memory that sequences hold.")               \
@@ -178,6 +179,7 @@ struct metrics_view {
     const char *backend; /* where the engine computes; "" while loading */
     /* vllm:cache_config_info; zeros while loading */
     size_t kv_block_size, kv_blocks, max_model_len;
+    size_t memory_planned[ENGINE_MEMORY_KINDS], memory_used[ENGINE_MEMORY_KINDS]; /* bytes; zeros while loading */
 };
 
 #define METRICS_CONTENT_TYPE "text/plain; version=0.0.4; charset=utf-8"

@@ -7,6 +7,7 @@
 #include "version.h"
 
 #include <stdio.h>
+#include <string.h>
 
 /* The loop runs, or this would not be answered. */
 void probe_live(struct server *s, struct exchange *x) {
@@ -47,6 +48,8 @@ void probe_metrics(struct server *s, struct exchange *x) {
     };
     if (s->engine) {
         engine_get_stats(s->engine, &view.stats);
+        memcpy(view.memory_planned, s->info.memory_planned, sizeof view.memory_planned);
+        memcpy(view.memory_used, s->info.memory_used, sizeof view.memory_used);
     }
     metrics_write(&s->metrics, &view, &body);
     exchange_reply(x, 200, METRICS_CONTENT_TYPE, &body);

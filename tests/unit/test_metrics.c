@@ -19,6 +19,8 @@ static const struct metrics_view view = {
     .max_model_len = 80,
     .preparing = 4,
     .waiting_tokens = 17,
+    .memory_planned = {[ENGINE_MEMORY_KV] = 700, [ENGINE_MEMORY_MARGIN] = 30},
+    .memory_used = {[ENGINE_MEMORY_WEIGHTS] = 500},
     .stats = {
         .kv_blocks = 10, .kv_blocks_used = 5, .kv_blocks_cached = 3, .running = 2, .waiting = 3,
         .prefix_cache_queries = 70, .cached_tokens = 50,
@@ -143,6 +145,10 @@ Test(metrics, the_null_backend_is_told) {
     char *text = page(&m, &v);
     cr_assert(has_line(text, "inferd_backend_info{backend=\"null\"} 1"));
     cr_assert(has_line(text, "inferd_backend_info{backend=\"cpu\"} 0"));
+    cr_assert(has_line(text, "inferd_backend_info{backend=\"cuda\"} 0"));
+    cr_assert(has_line(text, "inferd_memory_planned_bytes{kind=\"kv\"} 700"));
+    cr_assert(has_line(text, "inferd_memory_planned_bytes{kind=\"margin\"} 30"));
+    cr_assert(has_line(text, "inferd_memory_used_bytes{kind=\"weights\"} 500"));
     free(text);
     v.backend = "cpu";
     text = page(&m, &v);
