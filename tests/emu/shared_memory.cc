@@ -136,7 +136,7 @@ static void note_bytes(machine &m, struct emu_byte *bytes, const void *p, size_t
 static void note_access(machine &m, const void *p, size_t size, enum emu_access access, const char *operation,
                         const void *code) {
     if (m.bytes != nullptr) {
-        struct emu_byte *bytes = &m.bytes[static_cast<const unsigned char *>(p) - m.area];
+        struct emu_byte *bytes = &m.bytes[(size_t)(static_cast<const unsigned char *>(p) - m.area)];
         note_bytes(m, bytes, p, size, true, access, operation, code);
     }
 }
