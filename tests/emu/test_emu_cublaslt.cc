@@ -380,7 +380,11 @@ static void test_refused_shapes() {
         destroy(c);
     }
     Case c = make(CUBLAS_COMPUTE_32I, CUDA_R_32I, CUDA_R_8I, CUDA_R_32I, 64, 64, 64);
-    CHECK(offers(c).size() >= 2);
+    for (uint64_t k : {62, 64}) { /* also where columns are aligned */
+        GOOD(cublasLtMatrixLayoutSetAttribute(c.a, CUBLASLT_MATRIX_LAYOUT_ROWS, &k, 8));
+        GOOD(cublasLtMatrixLayoutSetAttribute(c.b, CUBLASLT_MATRIX_LAYOUT_ROWS, &k, 8));
+        CHECK((offers(c, k == 62 ? unsupported : CUBLAS_STATUS_SUCCESS).size() >= 2) == (k == 64));
+    }
     int64_t ld = 66, short_ld = 60, well = 64;
     GOOD(cublasLtMatrixLayoutSetAttribute(c.b, CUBLASLT_MATRIX_LAYOUT_LD, &ld, 8));
     offers(c, unsupported);
