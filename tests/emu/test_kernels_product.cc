@@ -14,6 +14,7 @@ extern "C" { /* C, and first: launch.h includes the same */
 #include "machine.h"
 #include "ops/golden_blocks.h"
 
+#include <initializer_list>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -154,8 +155,8 @@ static void test_geometry() {
     }
     for (int sms : {1, 30, 108, 132}) {
         const struct cuda_device device = test_device(sms);
-        for (size_t n : {1, 64, 576, 4096, 4160, 11008, 151936}) {
-            for (size_t k : {64, 576, 4096, 11008}) {
+        for (size_t n : std::initializer_list<size_t>{1, 64, 576, 4096, 4160, 11008, 151936}) {
+            for (size_t k : std::initializer_list<size_t>{64, 576, 4096, 11008}) {
                 size_t workspace = cuda_gemm_i8_workspace(&device, 700, n, k), most = 0;
                 for (size_t rows = 1; rows <= 700; rows += rows < 200 ? 1 : 7) {
                     struct gemm_i8_plan p = gemm_i8_plan_of(sms, rows, n, k);
@@ -177,8 +178,8 @@ static void test_geometry() {
     CHECK(p.tile == GEMM_I8_64X64 && p.splits > 1, "64 x 4096 x 4096 is not split");
     p = gemm_i8_plan_of(108, 2048, 4096, 4096);
     CHECK(p.tile == GEMM_I8_128X128 && p.splits == 1, "2048 x 4096 x 4096 is split");
-    for (size_t n : {1, 4, 5, 16, 17, 49152, 151936}) {
-        for (unsigned split : {1, 2, 4}) {
+    for (size_t n : std::initializer_list<size_t>{1, 4, 5, 16, 17, 49152, 151936}) {
+        for (unsigned split : std::initializer_list<unsigned>{1, 2, 4}) {
             CHECK(gemv_blocks(n, split) * (GEMV_WARPS / split) * GEMV_COLUMNS >= n, "columns are missing");
         }
     }
@@ -338,7 +339,7 @@ static void test_bytes_all() {
     }
     test_bytes(8, 65, 2176, ZERO_OF_ROWS, false); /* GEMV: all four warps share columns, with a rest */
     test_bytes(1, 130, 4100, SYMMETRIC, false);
-    for (size_t r : {16, 20, 40, 70, 129}) { /* split, in every tile */
+    for (size_t r : std::initializer_list<size_t>{16, 20, 40, 70, 129}) { /* split, in every tile */
         CHECK(gemm_i8_plan_of(108, r, 65, 2176).splits > 1, "nothing is split");
         test_bytes(r, 65, 2170, (enum zero_kind)(r % 3), false);
     }
@@ -590,7 +591,7 @@ static void test_floats_all() {
         test_float(t, 70, 66, 256, 259, false);
     }
     for (enum dtype t : {DTYPE_I8, DTYPE_BF16}) { /* any k */
-        for (size_t k : {1, 7, 33, 63, 65, 130, 257}) {
+        for (size_t k : std::initializer_list<size_t>{1, 7, 33, 63, 65, 130, 257}) {
             test_float(t, 3, 10, k, k, false);
             test_float(t, 20, 65, k, ceil_div(k, 8) * 8, false);
         }

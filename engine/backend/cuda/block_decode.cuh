@@ -67,7 +67,7 @@ struct decode_row {
     bool wide; /* BF16: rows lie at multiples of 16 bytes, and k is one of 8 */
 };
 
-template <enum dtype T> struct decoder;
+template <dtype T> struct decoder;
 
 /* ---- plain ---- */
 
@@ -262,13 +262,12 @@ template <> struct decoder<DTYPE_Q6_K> {
 };
 
 /* Whether share t of a group has elements at all: k is a multiple of a type's block, or W has zeros behind it. */
-template <enum dtype T>
-static __device__ __forceinline__ bool has_share(const decode_row &row, uint32_t group, unsigned t) {
+template <dtype T> static __device__ __forceinline__ bool has_share(const decode_row &row, uint32_t group, unsigned t) {
     return group * GROUP + decoder<T>::piece(t, 0) < row.k;
 }
 
 /* The elements of a row of x (BF16) that meet a share. WIDE: rows lie at multiples of 16 bytes and k is one of 8. */
-template <enum dtype T, bool WIDE>
+template <dtype T, bool WIDE>
 static __device__ __forceinline__ void load_x(const bf16 *row, uint32_t k, uint32_t group, unsigned t,
                                               float (&x)[SHARE]) {
     uint32_t first = group * GROUP + decoder<T>::piece(t, 0), second = group * GROUP + decoder<T>::piece(t, 1);

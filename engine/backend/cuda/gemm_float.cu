@@ -7,8 +7,8 @@
  * most and of 1e-3 in the sum, as much as rounding y to BF16 costs. (gemv_float.cu has no such rounding.)
  *
  * A block computes a tile of y. k is taken 64 elements at a time: while the warps multiply one tile, the bytes of W of
- * the next are on their way to registers and x of the next two to shared memory. A sum goes through k in rising order,
- * 16 at a time, in every tile shape, and is never split: it has the same bits in any company.
+ * the next ones are on their way to registers and x of the next two to shared memory. A sum goes through k in rising
+ * order, 16 at a time, in every tile shape, and is never split: it has the same bits in any company.
  */
 #include "product.cuh"
 
@@ -26,10 +26,11 @@ struct gemm_float_args {
 
 enum { GEMM_FLOAT_BYTES = GROUP * 2 }; /* a row of a tile */
 
-template <int ROWS_, int COLUMNS_, int WARP_ROWS_, int WARP_COLUMNS_, int BLOCKS_> struct gemm_float_config {
+template <int ROWS_, int COLUMNS_, int WARP_ROWS_, int WARP_COLUMNS_, int BLOCKS_, int AHEAD_>
+struct gemm_float_config {
     static constexpr int ROWS = ROWS_, COLUMNS = COLUMNS_, WARP_ROWS = WARP_ROWS_, WARP_COLUMNS = WARP_COLUMNS_;
     static constexpr int WARPS_N = COLUMNS / WARP_COLUMNS, THREADS = ROWS / WARP_ROWS * WARPS_N * WARP;
-    static constexpr int BLOCKS = BLOCKS_, STAGES = 3;
+    static constexpr int BLOCKS = BLOCKS_, STAGES = 3, AHEAD = AHEAD_; /* groups of W in registers */
     struct x_tile {
         alignas(128) unsigned char bytes[ROWS * GEMM_FLOAT_BYTES];
         RED_ZONE(16)
@@ -83,54 +84,56 @@ template <class C> struct gemm_float_x {
 };
 
 /* A thread's share of W: share threadIdx.x % 8 of every STRIDE-th column. */
-template <class C, enum dtype T>
-struct gemm_float_w {
-    typedef decoder<T> D; static constexpr int STRIDE = C::THREADS / SHARES, COUNT = C::COLUMNS / STRIDE;
-    static_assert(C::COLUMNS % STRIDE == 0, ""); decode_row from[COUNT]; typename D::raw raw[COUNT];
+template <class C, dtype T> struct gemm_float_w {
+    typedef decoder<T> D;
+    static constexpr int STRIDE = C::THREADS / SHARES, COUNT = C::COLUMNS / STRIDE;
+    static_assert(C::COLUMNS % STRIDE == 0, "");
+    typedef typename D::raw raws[COUNT];
+    decode_row from[COUNT];
 
-    __device__ __forceinline__ void open(const struct gemm_float_args &args,
-                                         uint32_t first){UNROLL for (int i = 0; i < COUNT; i++){
-        uint32_t j = first + threadIdx.x / SHARES + (uint32_t)(i * STRIDE);
-        from[i] = decode_row{args.part.w + (j < args.part.n ? j : args.part.n - 1) * args.part.row_bytes, args.k,
-                             args.wide_w};}
-}
-/* Columns behind the last are as the last; their sums are not stored. */
-__device__ __forceinline__ void load(uint32_t group) {
-    unsigned t = threadIdx.x % SHARES;
-    bool has = has_share<T>(from[0], group, t);
-    UNROLL for (int i = 0; i < COUNT; i++) {
-        raw[i] = has ? D::load(from[i], group, t) : typename D::raw{};
+    __device__ __forceinline__ void open(const struct gemm_float_args &args, uint32_t first) {
+        UNROLL for (int i = 0; i < COUNT; i++) {
+            uint32_t j = first + threadIdx.x / SHARES + (uint32_t)(i * STRIDE);
+            from[i] = decode_row{args.part.w + (j < args.part.n ? j : args.part.n - 1) * args.part.row_bytes, args.k,
+                                 args.wide_w};
+        }
     }
-}
-__device__ __forceinline__ void store(unsigned char *tile, uint32_t group) const {
-    unsigned t = threadIdx.x % SHARES;
-    UNROLL for (int i = 0; i < COUNT; i++) {
-        float q[SHARE], scale[2], min[2];
-        D::decode(raw[i], group, t, q, scale, min);
-        uint32_t v[SHARE / 2];
-        UNROLL for (int e = 0; e < SHARE; e++) {
-            int s = D::SCALES == 2 ? e / PIECE : 0;
-            q[e] = D::SCALES == 0 ? q[e] : D::MIN ? fma_f32(scale[s], q[e], min[s]) : mul_f32(scale[s], q[e]);
+    /* Columns behind the last are as the last; their sums are not stored. */
+    __device__ __forceinline__ void load(raws &raw, uint32_t group) const {
+        unsigned t = threadIdx.x % SHARES;
+        bool has = has_share<T>(from[0], group, t);
+        UNROLL for (int i = 0; i < COUNT; i++) {
+            raw[i] = has ? D::load(from[i], group, t) : typename D::raw{};
         }
-        UNROLL for (int e = 0; e < SHARE / 2; e++) {
-            v[e] = pack_bf16(q[2 * e], q[2 * e + 1]);
-        }
-        uint32_t row = threadIdx.x / SHARES + (uint32_t)(i * STRIDE), s = swizzle<GEMM_FLOAT_BYTES>(row);
-        unsigned char *to = tile + row * GEMM_FLOAT_BYTES;
-        if (D::NEIGHBOURS) {
-            *(uint4 *)(to + (t ^ s) * 16) = uint4{v[0], v[1], v[2], v[3]};
-        } else {
-            UNROLL for (unsigned p = 0; p < 2; p++) {
-                uint32_t e = D::piece(t, p);
-                *(uint2 *)(to + ((e / SHARE) ^ s) * 16 + e % SHARE * 2) = uint2{v[2 * p], v[2 * p + 1]};
+    }
+    __device__ __forceinline__ void store(const raws &raw, unsigned char *tile, uint32_t group) const {
+        unsigned t = threadIdx.x % SHARES;
+        UNROLL for (int i = 0; i < COUNT; i++) {
+            float q[SHARE], scale[2], min[2];
+            D::decode(raw[i], group, t, q, scale, min);
+            uint32_t v[SHARE / 2];
+            UNROLL for (int e = 0; e < SHARE; e++) {
+                int s = D::SCALES == 2 ? e / PIECE : 0;
+                q[e] = D::SCALES == 0 ? q[e] : D::MIN ? fma_f32(scale[s], q[e], min[s]) : mul_f32(scale[s], q[e]);
+            }
+            UNROLL for (int e = 0; e < SHARE / 2; e++) {
+                v[e] = pack_bf16(q[2 * e], q[2 * e + 1]);
+            }
+            uint32_t row = threadIdx.x / SHARES + (uint32_t)(i * STRIDE), s = swizzle<GEMM_FLOAT_BYTES>(row);
+            unsigned char *to = tile + row * GEMM_FLOAT_BYTES;
+            if (D::NEIGHBOURS) {
+                *(uint4 *)(to + (t ^ s) * 16) = uint4{v[0], v[1], v[2], v[3]};
+            } else {
+                UNROLL for (unsigned p = 0; p < 2; p++) {
+                    uint32_t e = D::piece(t, p);
+                    *(uint2 *)(to + ((e / SHARE) ^ s) * 16 + e % SHARE * 2) = uint2{v[2 * p], v[2 * p + 1]};
+                }
             }
         }
     }
-}
-}
-;
+};
 
-template <class C, enum dtype T>
+template <class C, dtype T>
 static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS) gemm_float_kernel(const struct gemm_float_args args) {
     SHARED(typename C::shared, shared);
     typedef mma_fragments<C::WARP_ROWS, C::WARP_COLUMNS, GEMM_FLOAT_BYTES> fragments;
@@ -149,35 +152,41 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS) gemm_float_kerne
         }
         async_commit();
     }
-    w.load(0);
-    w.store(shared.w[0].bytes, 0);
+    constexpr int AHEAD = C::AHEAD > 2 && sizeof(typename decoder<T>::raw) > 20 ? 2 : C::AHEAD;
+    typename gemm_float_w<C, T>::raws raw[AHEAD]; /* of group g: raw[g % AHEAD], while it is under way */
+    UNROLL for (int a = 0; a < AHEAD; a++) {
+        w.load(raw[a], (uint32_t)a);
+    }
+    w.store(raw[0], shared.w[0].bytes, 0);
+    w.load(raw[0], AHEAD);
 
     float sums[fragments::M][fragments::N][4] = {};
     uint32_t slot = 0, free_slot = C::STAGES - 1;
-    for (uint32_t g = 0; g < args.groups; g++) {
-        async_wait<C::STAGES - 2>();
-        block_sync(); /* the tiles of g are there, and nobody reads those of g - 1 any more */
-        if (g + 1 < args.groups) {
-            w.load(g + 1);
-        }
-        if (g + C::STAGES - 1 < args.groups) {
-            x.copy(shared.x[free_slot].bytes, args, g + C::STAGES - 1);
-        }
-        async_commit();
-        UNROLL for (unsigned k = 0; k < GEMM_FLOAT_BYTES / 32; k++) {
-            fragments f;
-            f.load(shared.x[slot].bytes, shared.w[g % 2].bytes, warp_m, warp_n, k);
-            UNROLL for (int i = 0; i < fragments::M; i++) {
-                UNROLL for (int j = 0; j < fragments::N; j++) {
-                    mma_bf16(sums[i][j], f.x[i], f.w[j]);
+    for (uint32_t first = 0; first < args.groups; first += AHEAD) {
+        UNROLL for (uint32_t a = 0; a < AHEAD; a++) {
+            const uint32_t g = first + a;
+            if (g < args.groups) {
+                async_wait<C::STAGES - 2>();
+                block_sync(); /* the tiles of g are there, and nobody reads those of g - 1 any more */
+                if (g + C::STAGES - 1 < args.groups) {
+                    x.copy(shared.x[free_slot].bytes, args, g + C::STAGES - 1);
                 }
+                async_commit();
+                UNROLL for (unsigned k = 0; k < GEMM_FLOAT_BYTES / 32; k++) {
+                    fragments f;
+                    f.load(shared.x[slot].bytes, shared.w[g % 2].bytes, warp_m, warp_n, k);
+                    UNROLL for (int i = 0; i < fragments::M; i++) {
+                        UNROLL for (int j = 0; j < fragments::N; j++) {
+                            mma_bf16(sums[i][j], f.x[i], f.w[j]);
+                        }
+                    }
+                }
+                w.store(raw[(a + 1) % AHEAD], shared.w[(g + 1) % 2].bytes, g + 1);
+                w.load(raw[(a + 1) % AHEAD], g + 1 + AHEAD);
+                slot = slot + 1 == C::STAGES ? 0 : slot + 1;
+                free_slot = free_slot + 1 == C::STAGES ? 0 : free_slot + 1;
             }
         }
-        if (g + 1 < args.groups) {
-            w.store(shared.w[(g + 1) % 2].bytes, g + 1);
-        }
-        slot = slot + 1 == C::STAGES ? 0 : slot + 1;
-        free_slot = free_slot + 1 == C::STAGES ? 0 : free_slot + 1;
     }
     async_wait<0>();
 
@@ -206,13 +215,12 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS) gemm_float_kerne
     }
 }
 
-/*                          rows cols  warp    blocks */
-typedef gemm_float_config<16, 64, 16, 16, 4> gemm_float_16x64;
-typedef gemm_float_config<64, 64, 32, 32, 3> gemm_float_64x64;
-typedef gemm_float_config<128, 128, 64, 32, 1> gemm_float_128x128;
+/*                       rows cols  warp  blocks ahead */
+typedef gemm_float_config<16, 64, 16, 16, 3, 3> gemm_float_16x64;
+typedef gemm_float_config<64, 64, 32, 32, 3, 1> gemm_float_64x64;
+typedef gemm_float_config<128, 128, 64, 32, 1, 1> gemm_float_128x128;
 
-template <class C, enum dtype T>
-static cudaError_t gemm_float_launch(struct gemm_float_args args, cudaStream_t stream) {
+template <class C, dtype T> static cudaError_t gemm_float_launch(struct gemm_float_args args, cudaStream_t stream) {
     const size_t shared = sizeof(typename C::shared), tiles_m = ceil_div(args.rows, C::ROWS),
                  tiles_n = ceil_div(args.part.n, C::COLUMNS);
     if (tiles_m * tiles_n > INT32_MAX / TILE_GROUP) {
@@ -227,7 +235,7 @@ static cudaError_t gemm_float_launch(struct gemm_float_args args, cudaStream_t s
                                       shared, stream, args);
 }
 
-template <enum dtype T>
+template <dtype T>
 static cudaError_t gemm_float_type(const struct gemm_float_args &args, int sm_count, cudaStream_t stream) {
     switch (gemm_float_tile(args.rows, args.part.n, sm_count)) {
     case GEMM_FLOAT_16X64:

@@ -26,7 +26,7 @@ struct gemv_float_shared {
     float sums[GEMV_WARPS][CUDA_GEMV_ROWS * GEMV_COLUMNS];
 };
 
-template <enum dtype T> struct gemv_share {
+template <dtype T> struct gemv_share {
     float q[SHARE], scale[2], min[2];
 
     /* sum + (this share) . x */
@@ -53,7 +53,7 @@ template <enum dtype T> struct gemv_share {
     }
 };
 
-template <enum dtype T, int ROWS, bool WIDE>
+template <dtype T, int ROWS, bool WIDE>
 static __global__ void __launch_bounds__(GEMV_WARPS *WARP, ROWS == 1 ? 4 : 3)
     gemv_float_kernel(const struct gemv_float_args args) {
     SHARED(struct gemv_float_shared, shared);
@@ -134,7 +134,7 @@ static __global__ void __launch_bounds__(GEMV_WARPS *WARP, ROWS == 1 ? 4 : 3)
 
 /* Rows of x that cannot be read 16 bytes at a time are taken one by one: no model has them, and the order is the same.
  */
-template <enum dtype T>
+template <dtype T>
 static cudaError_t gemv_float_odd(struct gemv_float_args args, dim3 grid, dim3 block, size_t shared,
                                   cudaStream_t stream) {
     cudaError_t rc = cudaSuccess;
@@ -149,7 +149,7 @@ static cudaError_t gemv_float_odd(struct gemv_float_args args, dim3 grid, dim3 b
     return rc;
 }
 
-template <enum dtype T>
+template <dtype T>
 static cudaError_t gemv_float_launch(const struct gemv_float_args &args, size_t blocks, cudaStream_t stream) {
     dim3 grid((unsigned)blocks), block(GEMV_WARPS * WARP);
     const size_t shared = sizeof(struct gemv_float_shared);

@@ -17,7 +17,8 @@ extern "C" {
 #endif
 
 /* A weight on the device. I8: rows of k_padded bytes (k up to a multiple of ROWS_I8_PAD, zeros behind k), scales[n].
- * BF16, F32: rows of k elements. GGUF blocks: as in the file, row by row (row_bytes). */
+ * BF16, F32: rows of k elements. GGUF blocks: as in the file, row by row (row_bytes). data lies at a multiple of 16
+ * bytes. */
 struct cuda_weight {
     enum dtype dtype;
     enum activation_quant activation;
