@@ -220,6 +220,33 @@ static void company_changes_nothing(const char *path, const char *weights) {
     }
 }
 
+/* ---- order ---- */
+
+static uint64_t order_seed;
+
+static void any_order(struct emu_options *o) {
+    o->order = EMU_ORDER_RANDOM;
+    o->seed = order_seed;
+    o->protect = true;
+}
+
+/* Work of the device done late and in any legal order, its memory closed to the host: the same answers. */
+static void order_changes_nothing(const char *path) {
+    static struct outcome want[MAX_REQUESTS], got[MAX_REQUESTS];
+    struct engine_config c = cuda_config(path);
+    for (order_seed = 0; order_seed <= 2; order_seed++) {
+        configure_device(order_seed ? any_order : NULL);
+        struct engine *e = open_config(&c);
+        run_all(e, -1, order_seed ? got : want);
+        engine_close(e);
+        CHECK(emu_check_memory() == 0, "memory beside allocations was written to");
+        for (size_t i = 0; order_seed && i < SEQUENCES; i++) {
+            CHECK(equal_outcomes(&want[i], &got[i]), "request %zu with seed %d", i, (int)order_seed);
+        }
+    }
+    configure_device(NULL);
+}
+
 /* ---- memory ---- */
 
 static void memory_is_planned(const char *path) {
@@ -403,6 +430,9 @@ int main(int argc, char **argv) {
     generated = 16;
     RUN(company_changes_nothing, paths[0], "auto");
     RUN(company_changes_nothing, paths[1], "int8");
+    generated = 8;
+    RUN(order_changes_nothing, paths[1]);
+    generated = 16;
     RUN(choices_are_kept, paths[0]);
     RUN(a_lost_device_ends_everything, paths[0], EMU_CALL_GRAPH_LAUNCH, cudaErrorIllegalAddress);
     RUN(a_lost_device_ends_everything, paths[0], EMU_CALL_LAUNCH, cudaErrorLaunchFailure);
