@@ -380,7 +380,7 @@ static void test_refused_shapes() {
         destroy(c);
     }
     Case c = make(CUBLAS_COMPUTE_32I, CUDA_R_32I, CUDA_R_8I, CUDA_R_32I, 64, 64, 64);
-    for (uint64_t k : {62, 64}) { /* also where columns are aligned */
+    for (uint64_t k : {uint64_t(62), uint64_t(64)}) { /* also where columns are aligned */
         GOOD(cublasLtMatrixLayoutSetAttribute(c.a, CUBLASLT_MATRIX_LAYOUT_ROWS, &k, 8));
         GOOD(cublasLtMatrixLayoutSetAttribute(c.b, CUBLASLT_MATRIX_LAYOUT_ROWS, &k, 8));
         CHECK((offers(c, k == 62 ? unsupported : CUBLAS_STATUS_SUCCESS).size() >= 2) == (k == 64));
