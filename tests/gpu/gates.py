@@ -19,6 +19,7 @@ import occupancy
 HERE = os.path.dirname(os.path.abspath(__file__))
 SECTION = "## CUDA kernels, static; emulated only"
 SKIPPED = 77  # meson's
+ARCHITECTURES = ("sm_80", "sm_90")  # looked at; others have limits in between
 
 
 @dataclass
@@ -64,7 +65,7 @@ def read_table(text):
             continue
         if len(words) != 7 or words[1] not in ("hot", "cold"):
             raise ValueError(f"line {number} of the table: seven columns are needed, the second hot or cold")
-        least = dict(zip(("sm_80", "sm_90"), map(int, words[5].split("/")), strict=True))
+        least = dict(zip(ARCHITECTURES, map(int, words[5].split("/")), strict=True))
         rows.append(Row(words[0], words[1] == "hot", int(words[2]), int(words[3]), int(words[4]), least,
                         [] if words[6] == "-" else words[6].split(",")))
     return rows
@@ -139,14 +140,17 @@ def disassemble(path):
     if tool is None:
         return None
     env = {**os.environ, "PATH": os.path.dirname(tool) + os.pathsep + os.environ.get("PATH", "")}  # it calls nvdisasm
-    return read_sass(subprocess.run([tool, "-sass", path], capture_output=True, text=True, check=True, env=env).stdout)
+    found = {}
+    for architecture in ARCHITECTURES:
+        found |= read_sass(subprocess.run([tool, "-sass", "-arch", architecture, path], capture_output=True, text=True, check=True, env=env).stdout)
+    return found
 
 
 def name_kernels(kernels):
     names = plain_names(mangled for _, mangled in kernels)
     for kernel in kernels.values():
         kernel.name = names[kernel.name]
-    return [k for k in kernels.values() if k.architecture in ("sm_80", "sm_90")]
+    return list(kernels.values())
 
 
 def blocks_of(row, kernel):
@@ -225,7 +229,7 @@ def main(arguments):
     kernels = {}
     for path in (a for a in arguments if a.endswith(".ptxas")):
         with open(path, encoding="utf-8") as f:
-            kernels |= read_ptxas(f.read())
+            kernels |= {key: k for key, k in read_ptxas(f.read()).items() if k.architecture in ARCHITECTURES}
     if not kernels:
         print("no kernel was compiled: nvcc was not found when this was configured")
         return SKIPPED
