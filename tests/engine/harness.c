@@ -78,7 +78,7 @@ struct engine_config test_config(const char *model, size_t max_sequences, size_t
     const char *device = getenv("INFERD_TEST_DEVICE"); /* with INFERD_TEST_CUDA_MODULE: the same tests on the emulator */
     c.device = device ? device : "cpu";
     c.cuda_module = getenv("INFERD_TEST_CUDA_MODULE");
-    c.batch_invariant = true; /* of no effect on a CPU, which is so always */
+    c.batch_invariant = device != NULL; /* a CPU is so always */
     c.threads = 2;
     c.max_sequences = max_sequences;
     c.max_batched_tokens = max_batched_tokens;
