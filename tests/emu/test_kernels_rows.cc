@@ -486,7 +486,7 @@ int main() {
     }
     for (enum dtype dtype :
          {DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_Q5_0, DTYPE_Q5_1, DTYPE_Q8_0, DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K}) {
-        for (size_t blocks : {1, 3, 9}) {
+        for (size_t blocks : {size_t(1), size_t(3), size_t(9)}) {
             test_embed(dtype, blocks * dtype_info(dtype)->block, 1.5f);
         }
     }
