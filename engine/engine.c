@@ -160,6 +160,17 @@ static void lose_device(struct engine *e, const struct error *why) {
     }
 }
 
+/* A step failed. On a device that works by itself more of it may be under way, whose results nobody would tell apart: it
+ * goes with the step, whatever the reason. */
+static void step_failed(struct engine *e, struct error *why) {
+    if (e->runner.ops->ready) {
+        why->code = ERROR_DEVICE;
+    }
+    if (why->code == ERROR_DEVICE) {
+        lose_device(e, why);
+    }
+}
+
 static void fail_all(struct engine *e) {
     for (struct sequence *s; (s = scheduler_any(&e->scheduler));) {
         fail_sequence(e, s, &e->why_lost);
@@ -411,9 +422,7 @@ static size_t take_rows(struct engine *e, size_t i, size_t logits_row) {
             continue; /* behind a token that does not come */
         }
         if (!choices_has(&e->choices, logits_row) && runner_get_logits(&e->runner, logits_row, &logits, &err) < 0) {
-            if (err.code == ERROR_DEVICE) {
-                lose_device(e, &err);
-            }
+            step_failed(e, &err);
             fail_sequence(e, s, &err);
             lives = false;
         } else if ((size_t)b->positions[b->logit_rows[logits_row]] + 1 < s->n_prompt) {
@@ -474,8 +483,8 @@ static void finish_under_way(struct engine *e) {
     size_t n_tokens = sch->n_scheduled;
     if (rc == 0) {
         scheduler_computed(sch);
-    } else if (err.code == ERROR_DEVICE) {
-        lose_device(e, &err);
+    } else {
+        step_failed(e, &err);
     }
     for (size_t i = 0; i < rows->n; i++) {
         struct sequence *s = rows->sequences[i];
@@ -508,8 +517,8 @@ static void step(struct engine *e) {
     if (rc == 0) {
         scheduler_computed(sch);
         rule_sampler_begin(&e->rule);
-    } else if (err.code == ERROR_DEVICE) {
-        lose_device(e, &err);
+    } else {
+        step_failed(e, &err);
     }
     for (size_t i = 0, logits_row = 0; i < sch->n_scheduled; i++) {
         if (rc < 0) {

@@ -155,12 +155,34 @@ static int record_all(struct decoder *d, const struct decoder_batch *arrays, siz
     return 0;
 }
 
+/* What else a step may call: a device loads code, into memory that KV has later, when it is first run. */
+static int warm_rest(struct decoder *d, const struct decoder_batch *arrays, struct error *err) {
+    static const int32_t from = 0, to = 1;
+    struct decoder_batch b = *arrays;
+    const struct choice_row row = {.repetition_penalty = 1, .temperature = 1, .top_p = 1, .min_keep = 1};
+    size_t vocab = d->config.vocab_size;
+    int32_t token;
+    if (d->limits.kv_blocks > 1 && d->ops->kv_copy(d->backend, &d->kv[0], &from, &to, 1, err) < 0) {
+        return -1;
+    }
+    if (!d->ops->choose) {
+        return d->ops->sync(d->backend, err);
+    }
+    decoder_fill(d, &b, 1, 1, false);
+    if (decoder_place(d, &b, err) < 0 || decoder_queue(d, &b, err) < 0 ||
+        d->ops->choose(d->backend, d->logits, vocab, vocab, &row, 1, err) < 0 ||
+        d->ops->feed(d->backend, b.token_ids, 1, err) < 0) {
+        return -1;
+    }
+    return d->ops->chosen(d->backend, &token, 1, err);
+}
+
 int decoder_warm_up(struct decoder *d, const struct decoder_batch *arrays, size_t max_sequences, bool graphs,
                     struct error *err) {
     if (!d->ops->ready) {
         return 0;
     }
-    if (warm_all(d, arrays, max_sequences, err) < 0 ||
+    if (warm_all(d, arrays, max_sequences, err) < 0 || warm_rest(d, arrays, err) < 0 ||
         (graphs && d->ops->graph_begin && record_all(d, arrays, max_sequences, err) < 0)) {
         return -1;
     }

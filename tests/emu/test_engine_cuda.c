@@ -473,6 +473,8 @@ int main(int argc, char **argv) {
     RUN(choices_are_kept, paths[0]);
     RUN(a_lost_device_ends_everything, paths[0], EMU_CALL_GRAPH_LAUNCH, cudaErrorIllegalAddress);
     RUN(a_lost_device_ends_everything, paths[0], EMU_CALL_LAUNCH, cudaErrorLaunchFailure);
+    RUN(a_lost_device_ends_everything, paths[0], EMU_CALL_GRAPH_LAUNCH, cudaErrorMemoryAllocation);
+    RUN(a_lost_device_ends_everything, paths[0], EMU_CALL_LAUNCH, cudaErrorMemoryAllocation);
     for (size_t i = 0; i < 3; i++) {
         unlink(paths[i]);
     }

@@ -33,9 +33,10 @@ int cuda_check(struct backend *b, cudaError_t rc, const char *what, struct error
         return 0;
     }
     (void)cudaGetLastError(); /* so that the next call is not blamed */
-    error_set(err, rc == cudaErrorMemoryAllocation ? ERROR_DOES_NOT_FIT : ERROR_DEVICE, "CUDA device %d: %s failed: %s",
-              b->ordinal, what, cudaGetErrorString(rc));
-    if (!is_harmless(rc)) {
+    /* Once it serves, nothing is taken any more and nothing may fail: what was queued behind this call is in doubt. */
+    error_set(err, rc == cudaErrorMemoryAllocation && !b->ready ? ERROR_DOES_NOT_FIT : ERROR_DEVICE,
+              "CUDA device %d: %s failed: %s", b->ordinal, what, cudaGetErrorString(rc));
+    if (b->ready || !is_harmless(rc)) {
         b->lost = *err;
     }
     return -1;
