@@ -48,7 +48,8 @@ static const struct setting rows[] = {
      .help = "on a GPU: the same bits for a request whatever else is computed with it, at the price of some speed; on a CPU it "
              "always is so"},
     {AT(cuda_graphs), SETTING_BOOL, .initial = "true", .group = "Machine", .flags = SETTING_ENGINE,
-     .help = "on a GPU: record steps that only make tokens once at the start, and launch each as a whole"},
+     .help = "on a GPU: steps that only make tokens are recorded at the start and each launched as a whole; off: operation by "
+             "operation"},
     {AT(cuda_module), SETTING_STRING, .initial = "", .value = "FILE", .group = "Machine", .flags = SETTING_ENGINE,
      .help = "the module for GPUs; empty: inferd-cuda.so beside the executable, else where it was installed"},
     {AT(cache_folder), SETTING_STRING, .initial = "", .value = "FOLDER", .group = "Machine", .flags = SETTING_ENGINE,
