@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The server alone, on the null device: the rows of BENCHMARKS.md.
-#   tests/bench/measure_server.sh MODEL [full half lockstep hold idle]...
+#   tests/bench/measure_server.sh MODEL [full half lockstep bare hold idle]...
 # The whole server process runs on processor 0, the load generator on processor 1. PREFIX is put before both: with
 # PREFIX="chrt -f 1" (root) other work on the machine does not count. BUILD is the build folder (build). CONGESTION=cubic
 # (root) has TCP use it for the time of the run; else it is what the system is set to.
@@ -58,6 +58,13 @@ for what in "$@"; do
     lockstep) # the same rate over 1,000 streams that all get their token in the same moment
         serve --max-sequences 1000 --kv-tokens 4000000 --null-step-time 0.013333333
         load --connections 1000 --max-tokens 2000 --warmup 2 --duration 5 --exact --step-time 0.013333333 --nap 0.00002
+        ;;
+    bare) # what is below both: send() and recv() alone
+        # shellcheck disable=SC2086
+        $prefix "$build/tests/bench/bare_send" 500 0.006666667
+        # shellcheck disable=SC2086
+        $prefix "$build/tests/bench/bare_send" 1000 0.013333333
+        continue
         ;;
     hold) # 10,000 streams, a token every 2 s
         serve --max-sequences 10000 --kv-tokens 16000000 --null-step-time 2
