@@ -4,6 +4,7 @@
 #include "listener.h"
 #include "loop.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <inferd/clock.h>
 #include <inferd/list.h>
@@ -63,6 +64,7 @@ struct connection {
     struct exchange *exchange; /* the one in progress, or NULL */
     int fd;
     bool idle;            /* between two requests */
+    char peer[64];        /* exchange_peer, once asked for */
     bool shut;            /* shutdown() was called: libmicrohttpd will see the end of it */
     uint64_t deadline_ns; /* 0 = none */
 };
@@ -707,6 +709,17 @@ size_t http_port(const struct http *h) {
     return h->port;
 }
 
+void http_start_accepting(struct http *h) {
+    (void)h;
+}
+
+int http_reload_certificate(struct http *h, const char *certificate, const char *key, struct error *err) {
+    (void)h;
+    (void)certificate;
+    (void)key;
+    return error_set_param(err, ERROR_MODEL, "tls_certificate", "there is no TLS: tls_certificate was not set at the start");
+}
+
 const char *http_library_version(void) {
     return MHD_get_version();
 }
@@ -760,6 +773,35 @@ void http_close(struct http *h) {
 }
 
 /* ---- what the application does with an exchange ------------------------------------------------------------- */
+
+enum http_door exchange_door(const struct exchange *x) {
+    (void)x;
+    return HTTP_PUBLIC;
+}
+
+static void describe_peer(const struct sockaddr *a, char *out, size_t size) {
+    char address[INET6_ADDRSTRLEN];
+    if (a && a->sa_family == AF_INET) {
+        const struct sockaddr_in *v4 = (const struct sockaddr_in *)a;
+        inet_ntop(AF_INET, &v4->sin_addr, address, sizeof address);
+        snprintf(out, size, "%s:%u", address, ntohs(v4->sin_port));
+    } else if (a && a->sa_family == AF_INET6) {
+        const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)a;
+        inet_ntop(AF_INET6, &v6->sin6_addr, address, sizeof address);
+        snprintf(out, size, "[%s]:%u", address, ntohs(v6->sin6_port));
+    } else {
+        snprintf(out, size, "unix");
+    }
+}
+
+const char *exchange_peer(const struct exchange *x) {
+    char *peer = x->connection->peer;
+    if (!peer[0]) {
+        const union MHD_ConnectionInfo *info = MHD_get_connection_info(x->mhd, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+        describe_peer(info ? info->client_addr : NULL, peer, sizeof x->connection->peer);
+    }
+    return peer;
+}
 
 enum http_method exchange_method(const struct exchange *x) {
     return x->method;

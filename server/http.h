@@ -20,6 +20,9 @@ struct http;
 struct exchange;
 struct loop;
 
+/* Which listener a request came in by: what clients use, or the one of the setting admin_listen. */
+enum http_door { HTTP_PUBLIC, HTTP_ADMIN };
+
 enum http_method { HTTP_GET, HTTP_HEAD, HTTP_POST, HTTP_OPTIONS, HTTP_OTHER };
 
 /* What exchange_refused says of a request that broke a limit before the application saw it. */
@@ -58,6 +61,13 @@ struct http_config {
 int http_open(struct loop *loop, const struct http_config *config, const struct http_app *app, struct http **out,
               struct error *err);
 size_t http_port(const struct http *h); /* the port that was bound */
+/* The model is loaded: take connections from inherited sockets too, which wait until then. */
+void http_start_accepting(struct http *h);
+/*
+ * Read certificate chain and key (PEM files) again and use them for every handshake from now on; connections go on as
+ * they are. On failure (ERROR_MODEL; err->param = the setting) the pair in use stays.
+ */
+int http_reload_certificate(struct http *h, const char *certificate, const char *key, struct error *err);
 const char *http_library_version(void);
 
 /* From now on every answer closes its connection, and says so. */
@@ -69,6 +79,8 @@ void http_close(struct http *h);
 /* Try to write what waits, without waiting for anybody. For a last word before the process ends. */
 void http_flush(struct http *h);
 
+enum http_door exchange_door(const struct exchange *x);
+const char *exchange_peer(const struct exchange *x); /* "ADDRESS:PORT", "[ADDRESS]:PORT", "unix"; lives as long as x */
 enum http_method exchange_method(const struct exchange *x);
 const char *exchange_path(const struct exchange *x);                     /* unescaped, without the query */
 const char *exchange_header(const struct exchange *x, const char *name); /* NULL if absent */

@@ -141,6 +141,7 @@ static void load_after(void *arg) {
     engine_set_notify(s->engine, on_notify, s->loop);
     make_fingerprint(s);
     s->phase = SERVER_READY;
+    http_start_accepting(s->http);
     const struct engine_info *i = &s->info;
     if (i->device_why[0]) {
         log_info("device = auto takes %s", i->device_why);
