@@ -175,6 +175,13 @@ static int open_host_logits(struct runner *r, struct error *err) {
                : 0;
 }
 
+/* One more part of what follows the weights is done. */
+static void tell_progress(const struct runner *r, const struct engine_config *config) {
+    if (config->on_progress) {
+        config->on_progress(config->progress_arg, r->decoder.weights.bytes, r->decoder.weights.bytes);
+    }
+}
+
 static int open_all(struct runner *r, const struct engine_config *config, size_t max_logits, size_t available,
                     struct error *err) {
     struct model_config model;
@@ -200,14 +207,20 @@ static int open_all(struct runner *r, const struct engine_config *config, size_t
         return -1;
     }
     r->ops->info(r->backend, &r->backend_info);
-    if (weights_load(&weights, &model, r->file, format, r->ops, r->backend, err) < 0) {
+    const struct load_progress progress = {config->on_progress, config->progress_arg};
+    if (weights_load(&weights, &model, r->file, format, progress, r->ops, r->backend, err) < 0) {
         return -1;
     }
     if (open_model(r, config, &model, &weights, available, max_logits, kv_dtype, err) < 0) {
         weights_unload(&weights);
         return -1;
     }
-    return open_batch(r, err) < 0 || open_host_logits(r, err) < 0 ? -1 : warm_up(r, config, err);
+    tell_progress(r, config);
+    if (open_batch(r, err) < 0 || open_host_logits(r, err) < 0 || warm_up(r, config, err) < 0) {
+        return -1;
+    }
+    tell_progress(r, config);
+    return 0;
 }
 
 int runner_open(struct runner *r, const struct engine_config *config, size_t max_logits, struct error *err) {

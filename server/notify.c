@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -34,9 +35,11 @@ static void send_message(const char *message) {
     if (!manager_address(&address, &len)) {
         return;
     }
-    /* It may wait for room: the manager reads soon, and a READY must not be lost. */
+    /* It may wait for room, since the manager reads soon and a READY must not be lost; but not for ever. */
+    const struct timeval patience = {.tv_sec = 1};
     int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd >= 0) {
+        setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
         (void)sendto(fd, message, strlen(message), MSG_NOSIGNAL, (const struct sockaddr *)&address, len);
         close(fd);
     }

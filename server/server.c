@@ -122,6 +122,8 @@ static void load_work(void *arg) {
     struct load *load = arg;
     struct engine_config config;
     config_engine(load->server->config, &config);
+    config.on_progress = supervision_progress;
+    config.progress_arg = load->server;
     config.max_waiting_tokens = 0; /* admission.c bounds them, from before they are tokenised */
     load->server->load_failed = engine_open(&config, &load->engine, &load->server->load_error) != 0;
 }
@@ -142,6 +144,7 @@ static void load_after(void *arg) {
     make_fingerprint(s);
     s->phase = SERVER_READY;
     http_start_accepting(s->http);
+    supervision_ready(s);
     const struct engine_info *i = &s->info;
     if (i->device_why[0]) {
         log_info("device = auto takes %s", i->device_why);
@@ -202,6 +205,7 @@ static void on_terminate(void *arg) {
     requests_count(s, &running, &waiting);
     s->phase = SERVER_DRAINING;
     http_announce_close(s->http);
+    supervision_stopping(s, running + waiting);
     log_info("draining: %zu requests run, %zu wait, at most %.0f s", running, waiting, s->config->drain_timeout);
     if (nothing_left(s)) {
         loop_stop(s->loop);
@@ -299,7 +303,7 @@ static int open_all(struct server *s, struct load *load, struct error *err) {
         return error_memory(err);
     }
     route_register(s);
-    if (load_keys(s, err) || loop_open(&s->loop, err)) {
+    if (load_keys(s, err) || loop_open(&s->loop, err) || supervision_open(s, err)) {
         return -1;
     }
     loop_on_wake(s->loop, on_wake, s);
@@ -326,6 +330,7 @@ static void close_all(struct server *s) {
     while (!nothing_left(s)) {
         loop_run(s->loop);
     }
+    supervision_close(s);
     loop_timer_free(s->drain_timer);
     loop_timer_free(s->tick);
     deadlines_close(&s->deadlines);

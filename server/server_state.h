@@ -7,6 +7,7 @@
 #include "choice_table.h"
 #include "deadline.h"
 #include "metrics.h"
+#include "supervision.h"
 
 #include <inferd/engine.h>
 #include <inferd/list.h>
@@ -51,6 +52,7 @@ struct server {
     bool stalled;               /* the watchdog said so in the log */
     bool device_lost;           /* and the process ends at the next tick */
 
+    struct supervision supervision;
     struct loop_timer *drain_timer;
     bool drain_expired; /* running requests were told to end */
     bool stopping;

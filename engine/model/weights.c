@@ -19,6 +19,7 @@ struct load {
     struct weights *w;
     struct model_source source;
     enum weights_format format;
+    struct load_progress progress;
     size_t threads;
     struct entry *entries; /* [n_entries], owned */
     size_t n_entries, n_matrices;
@@ -197,7 +198,15 @@ static int load_vector(const struct load *l, const struct entry *e, struct vecto
     return 0;
 }
 
+static uint64_t file_size(const struct entry *e) {
+    return e->vector ? e->vector->size : e->matrix.data->size;
+}
+
 static int load_entries(const struct load *l, struct vectors *v, struct error *err) {
+    uint64_t done = 0, all = 0;
+    for (size_t i = 0; i < l->n_entries; i++) {
+        all += file_size(&l->entries[i]);
+    }
     for (size_t i = 0; i < l->n_entries; i++) {
         const struct entry *e = &l->entries[i];
         char *base = e->layer < 0 ? (char *)l->w : (char *)&l->w->layers[e->layer], *field = base + e->role->offset;
@@ -205,6 +214,10 @@ static int load_entries(const struct load *l, struct vectors *v, struct error *e
                            : load_matrix(l, e, (struct weight *)(void *)field, err);
         if (rc < 0) {
             return -1;
+        }
+        done += file_size(e);
+        if (l->progress.fn) {
+            l->progress.fn(l->progress.arg, done, all);
         }
     }
     return 0;
@@ -267,9 +280,10 @@ static int load_all(const struct load *l, struct error *err) {
 }
 
 int weights_load(struct weights *w, const struct model_config *c, const struct model_file *file,
-                 enum weights_format format, const struct backend_ops *ops, struct backend *backend, struct error *err) {
+                 enum weights_format format, struct load_progress progress, const struct backend_ops *ops,
+                 struct backend *backend, struct error *err) {
     struct weights made = {.ops = ops, .backend = backend};
-    struct load l = {.w = &made, .format = format};
+    struct load l = {.w = &made, .format = format, .progress = progress};
     struct backend_info info;
     ops->info(backend, &info);
     l.threads = info.threads;

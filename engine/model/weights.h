@@ -42,8 +42,15 @@ struct weights {
     size_t n_parameters;
 };
 
+/* Told behind each tensor: bytes of the file that are loaded, of all that will be. fn NULL = nobody is told. */
+struct load_progress {
+    void (*fn)(void *arg, uint64_t done, uint64_t all);
+    void *arg;
+};
+
 int weights_load(struct weights *w, const struct model_config *c, const struct model_file *file,
-                 enum weights_format format, const struct backend_ops *ops, struct backend *backend, struct error *err);
+                 enum weights_format format, struct load_progress progress, const struct backend_ops *ops,
+                 struct backend *backend, struct error *err);
 void weights_unload(struct weights *w); /* NULL, a zeroed and a half-loaded one are fine */
 
 /* ERROR_UNSUPPORTED for a tensor that the architecture does not have: what nobody asks for could change the mathematics. */

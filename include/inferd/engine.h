@@ -42,6 +42,10 @@ struct engine_config {
     size_t kv_block_size;       /* tokens in a KV block, a power of two 8..256 */
     double memory_utilization;  /* share of the device's memory that may be used, (0, 1] */
     size_t kv_tokens;           /* 0 = from memory_utilization (and no more than max_sequences * max_model_len); else exactly */
+    /* While engine_open runs, on another thread: `done` of `all` bytes of weights are loaded; done == all once they are, and
+     * again at each step of what follows. NULL = nobody wants to know. */
+    void (*on_progress)(void *arg, uint64_t done, uint64_t all);
+    void *progress_arg; /* valid while engine_open runs */
 };
 void engine_config_default(struct engine_config *c);
 

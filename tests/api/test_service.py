@@ -1,0 +1,108 @@
+"""What a service manager hears (sd_notify(3)): the load, readiness, the watchdog, the end."""
+
+import os
+import re
+import signal
+import socket
+import time
+
+import pytest
+from conftest import SLOW, wait_for
+
+
+class Manager:
+    """The manager's end: what came, as (seconds, {name: value}) in order."""
+
+    def __init__(self, path):
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(path)
+        self.path = path
+        self.heard = []
+
+    def read(self):
+        while True:
+            try:
+                message = self.socket.recv(4096, socket.MSG_DONTWAIT).decode()
+            except BlockingIOError:
+                return self.heard
+            self.heard.append((time.monotonic(), dict(line.split("=", 1) for line in message.splitlines())))
+
+    def all(self, name):
+        return [m[name] for _, m in self.read() if name in m]
+
+    def wait(self, name, seconds=30):
+        return wait_for(lambda: self.all(name), seconds, f"the manager hears {name}")
+
+
+@pytest.fixture
+def manager(tmp_path):
+    m = Manager(f"@inferd-test-{os.getpid()}-{time.monotonic_ns()}".replace("@", "\0"))
+    m.path = m.path.replace("\0", "@")
+    yield m
+    m.socket.close()
+
+
+def test_start_and_end(start, manager):
+    d = start(ready=False, environment={"NOTIFY_SOCKET": manager.path})
+    manager.wait("READY")
+    assert d.get("/readyz").status == 200  # whoever waits for READY finds it so
+    messages = [m for _, m in manager.read()]
+    ready = next(i for i, m in enumerate(messages) if "READY" in m)
+    loading = [m["STATUS"] for m in messages[:ready] if m.get("STATUS", "").startswith("Loading")]
+    assert loading and not any("WATCHDOG" in m for m in messages)
+    status = wait_for(lambda: [s for s in manager.all("STATUS") if s.startswith("Serving")], 5, "the state is told")
+    assert re.fullmatch(r"Serving \S+: 0 requests run, 0 wait", status[0])
+    stream = d.open_stream("Once", max_tokens=400, ignore_eos=True)
+    next(stream.events())
+    d.signal()
+    manager.wait("STOPPING")
+    assert re.search(r"^Draining \S+: 1 requests have 30 s to end$", manager.all("STATUS")[-1])
+    assert int(manager.all("EXTEND_TIMEOUT_USEC")[-1]) == 45_000_000  # drain_timeout and some
+    d.signal()  # again: at once
+    assert d.wait_exit(3) == 0
+    assert "told again to stop" in d.log_text()
+
+
+def test_load_percentage(start, manager):
+    """A model that takes a while to load (I8 weights are made of Q4_1) tells how far it is."""
+    start(ready=False, environment={"NOTIFY_SOCKET": manager.path}, weights="int8", cpu_variant="generic", threads=1)
+    manager.wait("READY", 60)
+    shares = [float(m[1]) for s in manager.all("STATUS") if (m := re.match(r"Loading \S+: (\d+) %", s))]
+    assert shares and shares == sorted(shares) and shares[-1] <= 100
+    extended = [int(x) for x in manager.all("EXTEND_TIMEOUT_USEC")]
+    assert len(extended) >= len(shares) and min(extended) >= 60_000_000
+    assert len(manager.all("READY")) == 1
+
+
+def test_watchdog_is_fed_and_starved(start, manager):
+    d = start(environment={"NOTIFY_SOCKET": manager.path, "WATCHDOG_USEC": "600000"}, device="null",
+              null_step_time="4s", stall_timeout=1)
+    heard = len(manager.wait("WATCHDOG", 5))
+    used = d.cpu_seconds()
+    time.sleep(1)
+    assert 3 <= len(manager.all("WATCHDOG")) - heard <= 7  # idle: every 200 ms
+    assert d.cpu_seconds() - used < 0.1 * SLOW
+    stream = d.open_stream("Once", max_tokens=2)
+    wait_for(lambda: [s for s in manager.all("STATUS") if "the engine makes no progress" in s], 10, "the stall is told")
+    fed = len(manager.all("WATCHDOG"))
+    time.sleep(1)
+    assert len(manager.all("WATCHDOG")) == fed  # the loop runs, and yet
+    stream.text()
+    wait_for(lambda: len(manager.all("WATCHDOG")) > fed, 5, "fed again when the engine goes on")
+
+
+def test_watchdog_of_another(start, manager):
+    d = start(environment={"NOTIFY_SOCKET": manager.path, "WATCHDOG_USEC": "300000", "WATCHDOG_PID": "1"}, device="null")
+    manager.wait("READY")
+    time.sleep(0.5)
+    assert not manager.all("WATCHDOG")
+    d.signal(signal.SIGTERM)
+    assert d.wait_exit() == 0
+    assert "STOPPING" in [name for _, m in manager.read() for name in m]
+
+
+def test_failed_start_is_never_ready(start, manager, tmp_path):
+    (tmp_path / "broken.gguf").write_bytes(b"GGUF" + bytes(100))
+    d = start(ready=False, environment={"NOTIFY_SOCKET": manager.path}, model=str(tmp_path / "broken.gguf"))
+    assert d.wait_exit() == 78
+    assert not manager.all("READY")
