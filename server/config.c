@@ -21,10 +21,25 @@ static const struct setting rows[] = {
      .flags = SETTING_ENGINE,
      .help = "longest prompt and answer together, in tokens; 0: what the model and memory allow"},
 
-    {AT(host), SETTING_STRING, .initial = "127.0.0.1", .value = "ADDRESS", .group = "Listening",
-     .help = "address to listen on; 0.0.0.0 or :: for all, which wants a key"},
+    {AT(host), SETTING_STRING, .initial = "127.0.0.1", .value = "ADDRESSES", .group = "Listening",
+     .help = "where to listen, several parted by commas: an IPv4 or IPv6 address, localhost, or unix:/path for a socket in the "
+             "file system; 0.0.0.0 or :: for all, which wants a key; sockets that systemd hands over replace these"},
     {AT(port), SETTING_INT, .initial = "8080", .min = 0, .max = 65535, .group = "Listening",
      .help = "port to listen on; 0: any free one, which the log names"},
+    {AT(unix_socket_mode), SETTING_STRING, .initial = "0660", .value = "MODE", .group = "Listening",
+     .help = "permissions of a Unix socket's file, in octal"},
+    {AT(admin_listen), SETTING_STRING, .initial = "", .value = "ADDRESS:PORT", .group = "Listening",
+     .help = "a listener apart for /metrics, as 127.0.0.1:9090, [::1]:9090 or unix:/path: then the others have it no longer, "
+             "and this one has probes and /version too, but answers no requests to the model; empty: none"},
+    {AT(tls_certificate), SETTING_STRING, .initial = "", .value = "FILE", .group = "Listening",
+     .help = "certificate chain in PEM: every TCP address then speaks TLS alone, the admin's too; read again on SIGHUP"},
+    {AT(tls_key), SETTING_STRING, .initial = "", .value = "FILE", .group = "Listening",
+     .help = "its private key in PEM, in a file that others cannot read"},
+    {AT(tls_min_version), SETTING_CHOICE, .initial = "1.2", .choices = "1.2 1.3", .group = "Listening",
+     .help = "oldest TLS version to agree to"},
+    {AT(cors_origins), SETTING_STRING, .initial = "", .value = "ORIGINS", .group = "Listening",
+     .help = "web pages whose scripts may use this server, as https://chat.example.org, parted by commas; * for all; empty: "
+             "none"},
     {AT(api_key), SETTING_STRING, .initial = "", .value = "KEY", .group = "Listening", .flags = SETTING_SECRET,
      .help = "a key that clients must present; better as INFERD_API_KEY, since other users can see flags"},
     {AT(api_keys_file), SETTING_STRING, .initial = "", .value = "FILE", .group = "Listening",

@@ -6,6 +6,7 @@
 #ifndef INFERD_CONFIG_H
 #define INFERD_CONFIG_H
 
+#include "listener.h"
 #include "options.h"
 
 #include <inferd/buf.h>
@@ -25,8 +26,13 @@ struct config {
     char *served_model_name; /* "" = the model's file or folder name without .gguf */
 
     /* listening */
-    char *host;  /* an address (or "localhost") */
+    char *host;  /* addresses, "localhost" or "unix:/path", parted by commas: config_listen */
     size_t port; /* 0 = any free one */
+    char *unix_socket_mode; /* octal */
+    char *admin_listen;     /* "ADDRESS:PORT" or "unix:/path"; "" = metrics are served with the rest */
+    char *tls_certificate, *tls_key; /* PEM files; "" = no TLS */
+    char *tls_min_version;  /* "1.2", "1.3" */
+    char *cors_origins;     /* "*" or origins parted by commas; "" = none */
     char *api_key;
     char *api_keys_file;
     bool insecure; /* a public address without keys is allowed */
@@ -127,7 +133,22 @@ struct api_keys {
 int config_api_keys(const struct config *c, struct api_keys *out, struct error *err); /* ERROR_MODEL: FILE:LINE: reason */
 void api_keys_free(struct api_keys *k);
 
-/* May only this machine reach the address? ("localhost", 127.0.0.0/8, ::1) */
-bool config_host_is_loopback(const char *host);
+/* What host, port, admin_listen and unix_socket_mode say. */
+#define LISTEN_MAX 8
+struct listen_plan {
+    struct listen_address open[LISTEN_MAX]; /* [n_open], at least one */
+    size_t n_open;
+    bool v6_only; /* an IPv4 address is among them, so that :: shall not take it, too */
+    struct listen_address admin;
+    bool has_admin;
+    unsigned mode;
+};
+int config_listen(const struct config *c, struct listen_plan *out, struct error *err); /* ERROR_MODEL */
+/* The first address of the settings that others than this machine can reach; false if there is none. */
+bool config_public_address(const struct config *c, char name[LISTEN_NAME_MAX]);
+/* Their part of config_check: addresses, TLS files, origins; and no address that others can reach without a key. */
+int config_check_listening(const struct config *c, bool has_keys, struct error *err);
+/* That last rule for an address that was found to be such. ERROR_MODEL */
+int config_refuse_public(const char *name, struct error *err);
 
 #endif

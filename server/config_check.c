@@ -1,7 +1,6 @@
 /* What settings mean together: paths, addresses, keys. */
 #include "config.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inferd/text.h>
@@ -10,21 +9,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-bool config_host_is_loopback(const char *host) {
-    struct in_addr v4;
-    struct in6_addr v6;
-    if (inet_pton(AF_INET, host, &v4) == 1) {
-        return (ntohl(v4.s_addr) >> 24) == 127;
-    }
-    return strcmp(host, "localhost") == 0 || (inet_pton(AF_INET6, host, &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6));
-}
-
-static bool host_is_address(const char *host) {
-    unsigned char address[sizeof(struct in6_addr)];
-    return strcmp(host, "localhost") == 0 || inet_pton(AF_INET, host, address) == 1 ||
-           inet_pton(AF_INET6, host, address) == 1;
-}
 
 static bool may(const char *path, int mode) {
     return faccessat(AT_FDCWD, path, mode, AT_EACCESS) == 0;
@@ -84,10 +68,6 @@ int config_check(const struct config *c, struct error *err) {
     if (config_check_chat_template(c, err) != 0) {
         return -1;
     }
-    if (!host_is_address(c->host)) {
-        return error_set_param(err, ERROR_MODEL, "host",
-                               "host must be an IPv4 or IPv6 address or localhost, not \"%.60s\"", c->host);
-    }
     if (c->api_keys_file[0] && check_readable(c->api_keys_file, "api_keys_file", err) != 0) {
         return -1;
     }
@@ -96,10 +76,8 @@ int config_check(const struct config *c, struct error *err) {
     }
     size_t n_keys = keys.n;
     api_keys_free(&keys);
-    if (n_keys == 0 && !c->insecure && !config_host_is_loopback(c->host)) {
-        return error_set_param(err, ERROR_MODEL, "host",
-                               "anybody could use %s: set INFERD_API_KEY or api_keys_file, or allow it with --insecure",
-                               c->host);
+    if (config_check_listening(c, n_keys > 0, err) != 0) {
+        return -1;
     }
     if (c->kv_block_size & (c->kv_block_size - 1)) {
         return error_set_param(err, ERROR_MODEL, "kv_block_size", "kv_block_size must be a power of two, not %zu",

@@ -1,13 +1,11 @@
 #include "http.h"
 
 #include "hangup.h"
-#include "listener.h"
-#include "loop.h"
+#include "http_internal.h"
+#include "tls.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <inferd/clock.h>
-#include <inferd/list.h>
 #include <inferd/log.h>
 #include <microhttpd.h>
 #include <netinet/in.h>
@@ -16,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/ioctl.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -24,9 +23,6 @@
  * would lose an earlier one to the reset of the connection. Beyond, or with Expect, answer at once and close. */
 #define DISCARD_MAX ((uint64_t)64 << 20)
 
-#define SWEEP_MS 1000 /* at least, from one sweep to the next */
-#define HANGUP_GRACE_MS 200
-
 /* Memory of a connection beyond its headers' bytes: what libmicrohttpd notes of them, and the head of the answer. Half
  * of both together becomes resident with the first request, whatever its size. */
 #define CONNECTION_EXTRA ((size_t)8 << 10)
@@ -34,108 +30,6 @@
 #define PLAIN_PIECE 512
 #define ACCEPT_AGAIN_MS 100
 #define WARN_AGAIN_NS 60000000000u
-
-struct http {
-    struct loop *loop;
-    struct http_config config;
-    struct http_app app;
-    struct MHD_Daemon *daemon;
-    struct MHD_Response *no_memory; /* made at the start, for when nothing can be made */
-    struct loop_poll *poll;         /* libmicrohttpd's epoll descriptor */
-    struct loop_timer *timer;       /* its timeouts */
-    struct loop_timer *sweep;       /* ours, at the earliest deadline of all connections */
-    uint64_t sweep_ns;              /* when it is due; 0 = never */
-    struct hangup *hangup;
-    struct list connections;
-    size_t port;
-    size_t buffered;    /* bytes of request bodies held */
-    bool dirty;         /* something was resumed or became readable: pump before sleeping */
-    bool readable;      /* ... by libmicrohttpd's epoll descriptor */
-    bool paused;        /* which is not polled for a moment */
-    uint64_t warned_ns; /* that there is no descriptor left */
-    size_t changes;     /* connections that came or went */
-    bool listening, draining, closing;
-};
-
-/* One TCP connection: what its deadline is now. */
-struct connection {
-    struct list node;
-    struct http *http;
-    struct exchange *exchange; /* the one in progress, or NULL */
-    int fd;
-    bool idle;            /* between two requests */
-    char peer[64];        /* exchange_peer, once asked for */
-    bool shut;            /* shutdown() was called: libmicrohttpd will see the end of it */
-    uint64_t deadline_ns; /* 0 = none */
-};
-
-struct extra_header {
-    const char *name;
-    char value[64];
-};
-
-enum stage { READING, THINKING, REPLYING, STREAMING };
-
-/* What each piece of a stream touches stands first (exchange_prefetch). */
-struct exchange {
-    struct http *http;
-    struct connection *connection;
-    struct MHD_Connection *mhd;
-    enum stage stage;
-    bool body_done;
-    bool parked;  /* suspended in libmicrohttpd; resumed exactly once for each time */
-    bool watched; /* in the hang-up set */
-    bool hung_up; /* it fired while the body was coming in */
-    bool gone;
-    bool queued; /* the response was handed to libmicrohttpd */
-    bool ended;
-    struct buf out; /* REPLYING: the body. STREAMING: bytes [out_pos, len) wait for the reader. */
-    size_t out_pos;
-    uint64_t last_taken_ns; /* libmicrohttpd's reader */
-    uint64_t sent;          /* of the answer's body, handed over */
-    /* Only to ask memory for them ahead: the response, and where libmicrohttpd last wanted a piece. */
-    const struct MHD_Response *response;
-    const char *piece;
-
-    enum http_method method;
-    enum http_refusal refusal;
-    char *path;
-    char id[129], unique[33];
-    uint64_t arrived_ns;
-    struct buf body;
-    size_t accounted;  /* of body, in http->buffered */
-    uint64_t received; /* body bytes, kept or not */
-    void *app;
-
-    int status;
-    const char *type;
-    struct extra_header headers[EXCHANGE_MAX_HEADERS];
-    size_t n_headers;
-};
-
-static uint64_t deadline(uint64_t ms) {
-    return ms ? clock_now_ns() + ms * 1000000u : 0;
-}
-
-/* Look at all connections no later than `at`. 0 = no need. */
-static void sweep_by(struct http *h, uint64_t at) {
-    if (at && (!h->sweep_ns || at < h->sweep_ns)) {
-        uint64_t now = clock_now_ns();
-        h->sweep_ns = at;
-        loop_timer_set(h->sweep, at > now ? (at - now) / 1000000u + 1 : 1);
-    }
-}
-
-static void set_deadline(struct connection *c, uint64_t at) {
-    c->deadline_ns = at;
-    sweep_by(c->http, at);
-}
-
-/* When the client will have read nothing for too long; 0: it is not its turn to read. */
-static uint64_t stall_deadline(const struct exchange *x) {
-    uint64_t limit = x->http->config.write_timeout_ms * 1000000u;
-    return limit && x->stage == STREAMING && !x->parked ? x->last_taken_ns + limit : 0;
-}
 
 /* ---- suspending and waking ---------------------------------------------------------------------------------- */
 
@@ -156,47 +50,20 @@ static void park(struct exchange *x) {
 }
 
 /* libmicrohttpd wakes nobody on a resume in external mode, hence `dirty`. */
-static void wake(struct exchange *x) {
+void exchange_wake(struct exchange *x) {
     if (x->parked) {
         x->parked = false;
         x->last_taken_ns = loop_now_ns(x->http->loop);
         MHD_resume_connection(x->mhd);
-        x->http->dirty = true;
-        sweep_by(x->http, stall_deadline(x));
+        x->gate->dirty = true;
+        http_sweep_by(x->http, exchange_stall_deadline(x));
     }
 }
 
-static void connection_shut(struct connection *c) {
-    if (!c->shut) {
-        c->shut = true;
-        shutdown(c->fd, SHUT_RDWR);
-    }
-}
-
-static void drop(struct exchange *x) {
+void exchange_cut(struct exchange *x) {
     x->gone = true;
-    connection_shut(x->connection); /* one that is blocked in a write must notice, too */
-    wake(x);
-}
-
-static void exchange_gone(struct exchange *x) {
-    if (!x->gone) {
-        drop(x);
-        x->http->app.gone(x->http->app.arg, x);
-    }
-}
-
-static void on_hangup(void *watched) {
-    struct exchange *x = watched;
-    if (x->body_done) {
-        exchange_gone(x);
-        return;
-    }
-    /* libmicrohttpd may have yet to read what came before the FIN; what is not whole then never will be */
-    uint64_t soon = deadline(HANGUP_GRACE_MS);
-    struct connection *c = x->connection;
-    x->hung_up = true;
-    set_deadline(c, c->deadline_ns && c->deadline_ns < soon ? c->deadline_ns : soon);
+    connection_shut(x->connection);
+    exchange_wake(x);
 }
 
 /* ---- the answer --------------------------------------------------------------------------------------------- */
@@ -230,7 +97,7 @@ static ssize_t read_stream(void *arg, uint64_t pos, char *to, size_t max) {
 static struct MHD_Response *make_response(struct exchange *x) {
     if (x->stage == STREAMING) {
         x->last_taken_ns = clock_now_ns();
-        sweep_by(x->http, stall_deadline(x));
+        http_sweep_by(x->http, exchange_stall_deadline(x));
         return MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, PLAIN_PIECE, read_stream, x, NULL);
     }
     size_t len = x->out.len;
@@ -246,7 +113,7 @@ static struct MHD_Response *make_response(struct exchange *x) {
 }
 
 static enum MHD_Result queue_answer(struct exchange *x) {
-    if (x->out.failed && x->stage == REPLYING) {
+    if ((x->out.failed && x->stage == REPLYING) || x->headers.failed) {
         x->status = 500;
         x->queued = true;
         return MHD_queue_response(x->mhd, 500, x->http->no_memory);
@@ -255,11 +122,16 @@ static enum MHD_Result queue_answer(struct exchange *x) {
     if (!r) {
         return MHD_NO;
     }
-    MHD_add_response_header(r, "Content-Type", x->type);
-    MHD_add_response_header(r, "X-Request-Id", x->id);
-    for (size_t i = 0; i < x->n_headers; i++) {
-        MHD_add_response_header(r, x->headers[i].name, x->headers[i].value);
+    if (x->type) {
+        MHD_add_response_header(r, "Content-Type", x->type);
     }
+    MHD_add_response_header(r, "X-Request-Id", x->id);
+    for (size_t at = 0; at < x->headers.len;) {
+        const char *name = x->headers.data + at, *value = name + strlen(name) + 1;
+        at = (size_t)(value - x->headers.data) + strlen(value) + 1;
+        MHD_add_response_header(r, name, value);
+    }
+    buf_free(&x->headers);
     if (x->http->draining || x->refusal == HTTP_BAD_FRAMING) {
         MHD_add_response_header(r, "Connection", "close");
     }
@@ -285,12 +157,36 @@ static enum http_method parse_method(const char *method) {
     return HTTP_OTHER;
 }
 
-static const char *header(const struct exchange *x, const char *name) {
+const char *exchange_header(const struct exchange *x, const char *name) {
     return MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, name);
 }
 
+static void describe_peer(const struct sockaddr *a, char *out, size_t size) {
+    char address[INET6_ADDRSTRLEN];
+    if (a && a->sa_family == AF_INET) {
+        const struct sockaddr_in *v4 = (const struct sockaddr_in *)a;
+        inet_ntop(AF_INET, &v4->sin_addr, address, sizeof address);
+        snprintf(out, size, "%s:%u", address, ntohs(v4->sin_port));
+    } else if (a && a->sa_family == AF_INET6) {
+        const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)a;
+        inet_ntop(AF_INET6, &v6->sin6_addr, address, sizeof address);
+        snprintf(out, size, "[%s]:%u", address, ntohs(v6->sin6_port));
+    } else {
+        snprintf(out, size, "unix");
+    }
+}
+
+const char *exchange_peer(const struct exchange *x) {
+    char *peer = x->connection->peer;
+    if (!peer[0]) {
+        const union MHD_ConnectionInfo *info = MHD_get_connection_info(x->mhd, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+        describe_peer(info ? info->client_addr : NULL, peer, sizeof x->connection->peer);
+    }
+    return peer;
+}
+
 static void make_id(struct exchange *x) {
-    const char *id = header(x, "X-Request-Id");
+    const char *id = exchange_header(x, "X-Request-Id");
     unsigned char random[16] = {0};
     if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random) {
         uint64_t now = clock_now_ns();
@@ -307,12 +203,13 @@ static struct connection *connection_of(struct MHD_Connection *c) {
     return info ? info->socket_context : NULL;
 }
 
-static struct exchange *exchange_new(struct http *h, struct MHD_Connection *mhd, const char *url, const char *method) {
+static struct exchange *exchange_new(struct gate *g, struct MHD_Connection *mhd, const char *url, const char *method) {
     struct exchange *x = calloc(1, sizeof *x);
     if (!x) {
         return NULL;
     }
-    x->http = h;
+    x->http = g->http;
+    x->gate = g;
     x->mhd = mhd;
     x->connection = connection_of(mhd);
     x->path = strdup(url);
@@ -325,7 +222,7 @@ static struct exchange *exchange_new(struct http *h, struct MHD_Connection *mhd,
     x->connection->idle = false;
     x->method = parse_method(method);
     x->arrived_ns = clock_now_ns();
-    x->body.limit = h->config.max_body_size;
+    x->body.limit = x->http->config.max_body_size;
     make_id(x);
     return x;
 }
@@ -345,8 +242,8 @@ static enum MHD_Result count_framing(void *arg, enum MHD_ValueKind kind, const c
 
 static struct body_announcement announced(const struct exchange *x) {
     struct body_announcement a = {0};
-    const char *length = header(x, "Content-Length"), *expect = header(x, "Expect");
-    const char *encoding = header(x, "Transfer-Encoding");
+    const char *length = exchange_header(x, "Content-Length"), *expect = exchange_header(x, "Expect");
+    const char *encoding = exchange_header(x, "Transfer-Encoding");
     size_t n_framing = 0;
     MHD_get_connection_values(x->mhd, MHD_HEADER_KIND, count_framing, &n_framing);
     a.chunked = encoding != NULL;
@@ -384,7 +281,7 @@ static enum MHD_Result first_call(struct exchange *x) {
     struct body_announcement a = announced(x);
     bool has_body = a.chunked || a.length > 0;
     check_limits(x, &a);
-    set_deadline(x->connection, has_body ? deadline(x->http->config.body_timeout_ms) : 0);
+    connection_set_deadline(x->connection, has_body ? http_deadline(x->http->config.body_timeout_ms) : 0);
     if (has_body) {
         watch(x);
     }
@@ -433,7 +330,7 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *mhd, const c
     if (!x) {
         x = exchange_new(arg, mhd, url, method);
         if (!x) {
-            return MHD_queue_response(mhd, 500, ((struct http *)arg)->no_memory);
+            return MHD_queue_response(mhd, 500, ((struct gate *)arg)->http->no_memory);
         }
         *request = x;
         return first_call(x);
@@ -473,7 +370,7 @@ static void end_half_closed(int fd) {
 
 static void on_completed(void *arg, struct MHD_Connection *mhd, void **request, enum MHD_RequestTerminationCode how) {
     (void)mhd;
-    struct http *h = arg;
+    struct http *h = ((struct gate *)arg)->http;
     struct exchange *x = *request;
     if (!x) {
         return;
@@ -487,10 +384,11 @@ static void on_completed(void *arg, struct MHD_Connection *mhd, void **request, 
     }
     x->connection->exchange = NULL;
     x->connection->idle = true;
-    set_deadline(x->connection, deadline(h->config.idle_timeout_ms));
+    connection_set_deadline(x->connection, http_deadline(h->config.idle_timeout_ms));
     h->app.completed(h->app.arg, x);
     h->buffered -= x->accounted;
     buf_free(&x->body);
+    buf_free(&x->headers);
     buf_free(&x->out);
     free(x->path);
     free(x);
@@ -506,22 +404,24 @@ static size_t on_unescape(void *arg, struct MHD_Connection *mhd, char *s) {
 /* The request line is in: the header block now has its own time. */
 static void *on_request_line(void *arg, const char *url, struct MHD_Connection *mhd) {
     (void)url;
-    struct http *h = arg;
+    struct gate *g = arg;
     struct connection *c = connection_of(mhd);
     if (c && c->idle) {
         c->idle = false;
-        set_deadline(c, deadline(h->config.header_timeout_ms));
+        connection_set_deadline(c, http_deadline(g->http->config.header_timeout_ms));
     }
     return NULL;
 }
 
 static void on_connection(void *arg, struct MHD_Connection *mhd, void **context,
                           enum MHD_ConnectionNotificationCode what) {
-    struct http *h = arg;
-    h->changes++;
+    struct gate *g = arg;
+    struct http *h = g->http;
+    g->changes++;
     if (what == MHD_CONNECTION_NOTIFY_CLOSED) {
         struct connection *c = *context;
         if (c) {
+            g->n_connections--;
             list_remove(&c->node);
             free(c);
         }
@@ -534,9 +434,10 @@ static void on_connection(void *arg, struct MHD_Connection *mhd, void **context,
                                   (unsigned)(h->config.header_timeout_ms / 1000 + 1));
         return;
     }
-    c->http = h;
+    g->n_connections++;
+    c->gate = g;
     c->fd = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
-    set_deadline(c, deadline(h->config.header_timeout_ms));
+    connection_set_deadline(c, http_deadline(h->config.header_timeout_ms));
     int on = 1;
     unsigned user_timeout = (unsigned)h->config.write_timeout_ms;
     setsockopt(c->fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
@@ -568,84 +469,56 @@ static void on_log(void *arg, const char *fmt, va_list ap) {
 
 /* ---- the loop's side ----------------------------------------------------------------------------------------- */
 
-static void pump(struct http *h) {
+static void pump(struct gate *g) {
     MHD_UNSIGNED_LONG_LONG ms = 0;
     bool more;
     int turns = 0;
-    size_t at_first = h->changes;
-    h->dirty = false;
+    size_t at_first = g->changes;
+    g->dirty = false;
     do { /* one piece of a stream costs two turns: fill, then write */
-        size_t before = h->changes;
-        MHD_run(h->daemon);
-        more = MHD_get_timeout(h->daemon, &ms) == MHD_YES;
-        if (h->changes != before) { /* at a limit libmicrohttpd let go of the listening socket; it asks for no turn to
+        size_t before = g->changes;
+        MHD_run(g->daemon);
+        more = MHD_get_timeout(g->daemon, &ms) == MHD_YES;
+        if (g->changes != before) { /* at a limit libmicrohttpd let go of the listening socket; it asks for no turn to
                                        take it up when a connection has left */
             more = true;
             ms = 0;
         }
     } while (more && ms == 0 && ++turns < 8);
     if (more) {
-        loop_timer_set(h->timer, ms);
+        loop_timer_set(g->timer, ms);
     } else {
-        loop_timer_stop(h->timer);
+        loop_timer_stop(g->timer);
     }
-    if (h->readable && h->changes == at_first && list_empty(&h->connections)) {
+    if (g->readable && g->changes == at_first && g->n_connections == 0) {
         /* Only the listening socket can have been ready, and accept() fails: no descriptor is left. */
-        h->paused = true;
-        loop_poll_pause(h->poll, true);
-        sweep_by(h, deadline(ACCEPT_AGAIN_MS));
+        g->paused = true;
+        loop_poll_pause(g->poll, true);
+        http_sweep_by(g->http, http_deadline(ACCEPT_AGAIN_MS));
     }
-    h->readable = false;
+    g->readable = false;
 }
 
-static void on_dirty(void *arg) {
-    struct http *h = arg;
-    h->dirty = true;
+static void on_timer(void *arg) {
+    struct gate *g = arg;
+    g->dirty = true;
 }
 
 static void on_readable(void *arg) {
-    struct http *h = arg;
-    h->dirty = h->readable = true;
+    struct gate *g = arg;
+    g->dirty = g->readable = true;
 }
 
 static void on_turn(void *arg) {
     struct http *h = arg;
-    if (h->dirty && h->daemon) {
-        pump(h);
+    for (size_t i = 0; i < h->n_gates; i++) {
+        if (h->gates[i].dirty && !h->gates[i].held) {
+            pump(&h->gates[i]);
+        }
     }
 }
 
-static uint64_t earlier(uint64_t a, uint64_t b) {
-    return !a || (b && b < a) ? b : a;
-}
-
-static void on_sweep(void *arg) {
-    struct http *h = arg;
-    uint64_t now = clock_now_ns(), due = 0;
-    if (h->paused) {
-        h->paused = false;
-        loop_poll_pause(h->poll, false);
-    }
-    LIST_FOR_EACH_SAFE(node, next, &h->connections) {
-        struct connection *c = LIST_ENTRY(node, struct connection, node);
-        if (c->deadline_ns && now >= c->deadline_ns) {
-            c->deadline_ns = 0;
-            connection_shut(c); /* libmicrohttpd reads the end and closes */
-            continue;
-        }
-        uint64_t stall = c->exchange && c->exchange->queued ? stall_deadline(c->exchange) : 0;
-        if (stall && now >= stall) {
-            exchange_gone(c->exchange);
-        } else {
-            due = earlier(due, earlier(c->deadline_ns, stall));
-        }
-    }
-    h->sweep_ns = 0;
-    if (due) {
-        uint64_t soonest = now + SWEEP_MS * 1000000u;
-        sweep_by(h, due > soonest ? due : soonest);
-    }
-}
+/* ---- opening and closing ------------------------------------------------------------------------------------- */
 
 /* The sentence of error_memory(), as the application writes errors. */
 static int make_no_memory(struct http *h, struct error *err) {
@@ -659,32 +532,67 @@ static int make_no_memory(struct http *h, struct error *err) {
     return 0;
 }
 
-static int start_daemon(struct http *h, struct error *err) {
-    int fd = listener_open(h->config.host, &h->port, err);
-    if (fd < 0) {
-        return -1;
-    }
+static int gate_open(struct gate *g, struct error *err) {
+    const struct http_config *c = &g->http->config;
+    bool secure = g->socket.tls;
     /* Backstop only: our deadlines are shorter. It bounds a plain answer that nobody reads. */
-    unsigned timeout = (unsigned)((h->config.idle_timeout_ms + h->config.write_timeout_ms) / 1000 + 1);
-    h->daemon =
-        MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL, on_request, h,
-                         MHD_OPTION_EXTERNAL_LOGGER, on_log, h, MHD_OPTION_LISTEN_SOCKET, fd,
-                         MHD_OPTION_NOTIFY_COMPLETED, on_completed, h, MHD_OPTION_NOTIFY_CONNECTION, on_connection, h,
-                         MHD_OPTION_URI_LOG_CALLBACK, on_request_line, h, MHD_OPTION_UNESCAPE_CALLBACK, on_unescape,
-                         NULL, MHD_OPTION_CONNECTION_LIMIT, (unsigned)h->config.max_connections,
-                         MHD_OPTION_CONNECTION_MEMORY_LIMIT, h->config.max_header_size + CONNECTION_EXTRA,
-                         MHD_OPTION_CONNECTION_TIMEOUT, timeout, MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1, MHD_OPTION_END);
-    if (!h->daemon) {
-        close(fd);
+    unsigned timeout = (unsigned)((c->idle_timeout_ms + c->write_timeout_ms) / 1000 + 1);
+    unsigned limit = (unsigned)(g->socket.door == HTTP_ADMIN ? HTTP_ADMIN_CONNECTIONS : c->max_connections);
+    const struct MHD_OptionItem of_tls[] = {
+        {MHD_OPTION_HTTPS_CERT_CALLBACK, 0, (void *)tls_retrieve},
+        {MHD_OPTION_HTTPS_PRIORITIES, 0, secure ? (void *)(uintptr_t)tls_priorities(g->http->tls) : NULL},
+        {MHD_OPTION_END, 0, NULL},
+    };
+    g->daemon = MHD_start_daemon(
+        MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG | (secure ? (unsigned)MHD_USE_TLS : 0), 0, NULL, NULL,
+        on_request, g, MHD_OPTION_EXTERNAL_LOGGER, on_log, g->http, MHD_OPTION_LISTEN_SOCKET, g->socket.fd,
+        MHD_OPTION_NOTIFY_COMPLETED, on_completed, g, MHD_OPTION_NOTIFY_CONNECTION, on_connection, g,
+        MHD_OPTION_URI_LOG_CALLBACK, on_request_line, g, MHD_OPTION_UNESCAPE_CALLBACK, on_unescape, NULL,
+        MHD_OPTION_CONNECTION_LIMIT, limit, MHD_OPTION_CONNECTION_MEMORY_LIMIT, c->max_header_size + CONNECTION_EXTRA,
+        MHD_OPTION_CONNECTION_TIMEOUT, timeout, MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1, MHD_OPTION_ARRAY,
+        secure ? of_tls : &of_tls[2], MHD_OPTION_END);
+    if (!g->daemon) {
         return error_set(err, ERROR_IO, "the HTTP library does not start");
     }
-    h->listening = true;
-    int epoll_fd = MHD_get_daemon_info(h->daemon, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd;
-    return loop_poll_new(h->loop, epoll_fd, on_readable, h, &h->poll, err);
+    /* Connections wait in the socket's queue for as long as nobody runs the daemon. */
+    g->held = g->socket.inherited && g->socket.door == HTTP_PUBLIC;
+    g->dirty = true;
+    if (loop_timer_new(g->http->loop, on_timer, g, &g->timer, err)) {
+        return -1;
+    }
+    int epoll_fd = MHD_get_daemon_info(g->daemon, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd;
+    if (loop_poll_new(g->http->loop, epoll_fd, on_readable, g, &g->poll, err)) {
+        return -1;
+    }
+    loop_poll_pause(g->poll, g->held);
+    return 0;
 }
 
-int http_open(struct loop *loop, const struct http_config *config, const struct http_app *app, struct http **out,
-              struct error *err) {
+/* The sockets are ours now, whatever comes. */
+static int open_gates(struct http *h, struct listener *sockets, size_t n, struct error *err) {
+    h->gates = calloc(n, sizeof *h->gates);
+    for (size_t i = 0; i < n; i++) {
+        if (h->gates) {
+            h->gates[i] = (struct gate){.http = h, .socket = sockets[i]};
+            h->n_gates = n;
+        } else {
+            listener_close(&sockets[i]);
+        }
+        sockets[i].fd = -1;
+    }
+    if (!h->gates) {
+        return error_memory(err);
+    }
+    for (size_t i = 0; i < n; i++) {
+        if (gate_open(&h->gates[i], err)) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+int http_open(struct loop *loop, const struct http_config *config, const struct http_app *app,
+              struct listener *sockets, size_t n_sockets, struct tls *tls, struct http **out, struct error *err) {
     struct http *h = calloc(1, sizeof *h);
     if (!h) {
         return error_memory(err);
@@ -692,55 +600,83 @@ int http_open(struct loop *loop, const struct http_config *config, const struct 
     h->loop = loop;
     h->config = *config;
     h->app = *app;
-    h->port = config->port;
+    h->tls = tls;
     list_init(&h->connections);
-    if (loop_timer_new(loop, on_dirty, h, &h->timer, err) || loop_timer_new(loop, on_sweep, h, &h->sweep, err) ||
-        hangup_open(loop, on_hangup, &h->hangup, err) || make_no_memory(h, err) || start_daemon(h, err)) {
+    if (loop_timer_new(loop, http_sweep, h, &h->sweep, err) || hangup_open(loop, exchange_hung_up, &h->hangup, err) ||
+        make_no_memory(h, err) || open_gates(h, sockets, n_sockets, err)) {
+        h->tls = NULL; /* the caller's still */
         http_close(h);
         return -1;
     }
-    h->dirty = true;
     loop_on_turn(loop, on_turn, h);
     *out = h;
     return 0;
 }
 
-size_t http_port(const struct http *h) {
-    return h->port;
-}
-
 void http_start_accepting(struct http *h) {
-    (void)h;
+    for (size_t i = 0; i < h->n_gates; i++) {
+        if (h->gates[i].held) {
+            h->gates[i].held = false;
+            h->gates[i].dirty = true;
+            loop_poll_pause(h->gates[i].poll, false);
+        }
+    }
 }
 
 int http_reload_certificate(struct http *h, const char *certificate, const char *key, struct error *err) {
-    (void)h;
-    (void)certificate;
-    (void)key;
-    return error_set_param(err, ERROR_MODEL, "tls_certificate", "there is no TLS: tls_certificate was not set at the start");
+    if (!h->tls) {
+        return error_set_param(err, ERROR_MODEL, "tls_certificate",
+                               "tls_certificate was not set at the start: TLS begins with a restart");
+    }
+    return tls_reload(h->tls, certificate, key, err);
 }
 
 const char *http_library_version(void) {
     return MHD_get_version();
 }
 
-void http_announce_close(struct http *h) {
-    h->draining = true;
+static void stop_listening(struct gate *g) {
+    if (g->daemon && g->socket.fd >= 0) {
+        MHD_quiesce_daemon(g->daemon); /* or it would close the socket, too */
+    }
+    listener_close(&g->socket);
 }
 
-void http_stop_listening(struct http *h) {
-    if (h->listening) {
-        h->listening = false;
-        MHD_socket fd = MHD_quiesce_daemon(h->daemon);
-        if (fd != MHD_INVALID_SOCKET) {
-            close(fd);
+void http_announce_close(struct http *h) {
+    h->draining = true;
+    for (size_t i = 0; i < h->n_gates; i++) {
+        if (h->gates[i].socket.inherited && h->gates[i].socket.door == HTTP_PUBLIC) {
+            stop_listening(&h->gates[i]);
         }
     }
 }
 
+void http_stop_listening(struct http *h) {
+    for (size_t i = 0; i < h->n_gates; i++) {
+        stop_listening(&h->gates[i]);
+    }
+}
+
+static bool unread(int fd) {
+    int n = 0;
+    return ioctl(fd, FIONREAD, &n) == 0 && n > 0;
+}
+
+bool http_owes_answers(const struct http *h) {
+    LIST_FOR_EACH(node, &h->connections) {
+        const struct connection *c = LIST_ENTRY(node, struct connection, node);
+        if (c->gate->socket.door == HTTP_PUBLIC && !c->shut && (c->exchange || !c->idle || unread(c->fd))) {
+            return true;
+        }
+    }
+    return false;
+}
+
 void http_flush(struct http *h) {
-    for (int i = 0; i < 4; i++) {
-        pump(h);
+    for (size_t i = 0; i < h->n_gates; i++) {
+        for (int k = 0; k < 4 && h->gates[i].daemon && !h->gates[i].held; k++) {
+            pump(&h->gates[i]);
+        }
     }
 }
 
@@ -748,229 +684,30 @@ void http_close(struct http *h) {
     if (!h) {
         return;
     }
-    if (h->daemon) {
-        http_stop_listening(h);
-        h->closing = true;
-        /* libmicrohttpd aborts on a daemon that has suspended connections. */
-        LIST_FOR_EACH(node, &h->connections) {
-            struct connection *c = LIST_ENTRY(node, struct connection, node);
-            if (c->exchange) {
-                wake(c->exchange);
-            }
+    http_stop_listening(h);
+    h->closing = true;
+    /* libmicrohttpd aborts on a daemon that has suspended connections. */
+    LIST_FOR_EACH(node, &h->connections) {
+        struct connection *c = LIST_ENTRY(node, struct connection, node);
+        if (c->exchange) {
+            exchange_wake(c->exchange);
         }
-        http_flush(h);
-        loop_poll_free(h->poll);
-        MHD_stop_daemon(h->daemon);
-        loop_on_turn(h->loop, NULL, NULL);
+    }
+    http_flush(h);
+    loop_on_turn(h->loop, NULL, NULL);
+    for (size_t i = 0; i < h->n_gates; i++) {
+        loop_poll_free(h->gates[i].poll);
+        if (h->gates[i].daemon) {
+            MHD_stop_daemon(h->gates[i].daemon);
+        }
+        loop_timer_free(h->gates[i].timer);
     }
     if (h->no_memory) {
         MHD_destroy_response(h->no_memory);
     }
+    tls_free(h->tls);
     hangup_free(h->hangup);
-    loop_timer_free(h->timer);
     loop_timer_free(h->sweep);
+    free(h->gates);
     free(h);
-}
-
-/* ---- what the application does with an exchange ------------------------------------------------------------- */
-
-enum http_door exchange_door(const struct exchange *x) {
-    (void)x;
-    return HTTP_PUBLIC;
-}
-
-static void describe_peer(const struct sockaddr *a, char *out, size_t size) {
-    char address[INET6_ADDRSTRLEN];
-    if (a && a->sa_family == AF_INET) {
-        const struct sockaddr_in *v4 = (const struct sockaddr_in *)a;
-        inet_ntop(AF_INET, &v4->sin_addr, address, sizeof address);
-        snprintf(out, size, "%s:%u", address, ntohs(v4->sin_port));
-    } else if (a && a->sa_family == AF_INET6) {
-        const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)a;
-        inet_ntop(AF_INET6, &v6->sin6_addr, address, sizeof address);
-        snprintf(out, size, "[%s]:%u", address, ntohs(v6->sin6_port));
-    } else {
-        snprintf(out, size, "unix");
-    }
-}
-
-const char *exchange_peer(const struct exchange *x) {
-    char *peer = x->connection->peer;
-    if (!peer[0]) {
-        const union MHD_ConnectionInfo *info = MHD_get_connection_info(x->mhd, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
-        describe_peer(info ? info->client_addr : NULL, peer, sizeof x->connection->peer);
-    }
-    return peer;
-}
-
-enum http_method exchange_method(const struct exchange *x) {
-    return x->method;
-}
-
-const char *exchange_path(const struct exchange *x) {
-    return x->path;
-}
-
-const char *exchange_header(const struct exchange *x, const char *name) {
-    return header(x, name);
-}
-
-const char *exchange_id(const struct exchange *x) {
-    return x->id;
-}
-
-const char *exchange_unique(const struct exchange *x) {
-    return x->unique;
-}
-
-bool exchange_id_valid(const char *id, size_t len) {
-    for (size_t i = 0; i < len; i++) {
-        if (id[i] <= 0x20 || id[i] > 0x7e) {
-            return false;
-        }
-    }
-    return len > 0 && len <= 128;
-}
-
-void exchange_set_id(struct exchange *x, const char *id) {
-    size_t n = strlen(id);
-    if (exchange_id_valid(id, n)) {
-        memcpy(x->id, id, n + 1);
-    }
-}
-
-uint64_t exchange_arrived_ns(const struct exchange *x) {
-    return x->arrived_ns;
-}
-
-enum http_refusal exchange_refused(const struct exchange *x) {
-    return x->refusal;
-}
-
-struct buf exchange_take_body(struct exchange *x) {
-    struct buf body = x->body;
-    x->body = BUF_INIT;
-    x->accounted = 0;
-    return body;
-}
-
-void http_body_freed(struct http *h, size_t len) {
-    h->buffered -= len;
-}
-
-bool exchange_answered(const struct exchange *x) {
-    return x->stage == REPLYING || x->stage == STREAMING;
-}
-
-int exchange_status(const struct exchange *x) {
-    return exchange_answered(x) ? x->status : 0;
-}
-
-void *exchange_app(const struct exchange *x) {
-    return x->app;
-}
-
-void exchange_set_app(struct exchange *x, void *app) {
-    x->app = app;
-}
-
-void exchange_add_header(struct exchange *x, const char *name, const char *value) {
-    if (x->n_headers < EXCHANGE_MAX_HEADERS) {
-        struct extra_header *h = &x->headers[x->n_headers++];
-        h->name = name;
-        snprintf(h->value, sizeof h->value, "%s", value);
-    }
-}
-
-void exchange_reply(struct exchange *x, int status, const char *type, struct buf *body) {
-    if (exchange_answered(x)) {
-        buf_free(body);
-        return;
-    }
-    x->stage = REPLYING;
-    x->status = status;
-    x->type = type;
-    x->out = *body;
-    x->sent = x->out.len;
-    *body = BUF_INIT;
-    wake(x);
-}
-
-void exchange_stream(struct exchange *x, const char *type) {
-    if (!exchange_answered(x)) {
-        x->stage = STREAMING;
-        x->status = 200;
-        x->type = type;
-        wake(x);
-    }
-}
-
-static void prefetch(const void *p, size_t len) {
-    for (size_t at = 0; p && at < len; at += 64) {
-        __builtin_prefetch((const char *)p + at, 1);
-    }
-}
-
-void exchange_prefetch(const struct exchange *x) {
-    prefetch(x, offsetof(struct exchange, method));
-}
-
-void exchange_prefetch_buffer(const struct exchange *x, size_t len) {
-    prefetch(x->out.data, x->out.cap < len ? x->out.cap : len);
-    prefetch(x->piece, len);
-    prefetch(x->mhd, 512); /* libmicrohttpd's own record: most of it, whatever its size */
-    prefetch(x->response, 128);
-}
-
-enum exchange_queued exchange_write(struct exchange *x, const char *bytes, size_t len) {
-    if (x->gone) {
-        return EXCHANGE_GONE;
-    }
-    if (x->out_pos > 0 && x->out_pos >= x->out.len / 2) {
-        x->out.len -= x->out_pos;
-        memmove(x->out.data, x->out.data + x->out_pos, x->out.len);
-        x->out_pos = 0;
-    }
-    if (len > HTTP_STREAM_MAX || exchange_unsent(x) > HTTP_STREAM_MAX - len) {
-        drop(x);
-        return EXCHANGE_GONE;
-    }
-    buf_append(&x->out, bytes, len);
-    if (x->out.failed) { /* what it held it still holds */
-        x->out.failed = false;
-        return EXCHANGE_NO_MEMORY;
-    }
-    x->sent += len;
-    wake(x);
-    return EXCHANGE_QUEUED;
-}
-
-void exchange_drop(struct exchange *x) {
-    if (x->gone) {
-        return;
-    }
-    if (x->queued) {
-        drop(x);
-    } else { /* as an answer that failed */
-        x->stage = REPLYING;
-        x->out.failed = true;
-        wake(x);
-    }
-}
-
-void exchange_end(struct exchange *x) {
-    x->ended = true;
-    wake(x);
-}
-
-uint64_t exchange_received(const struct exchange *x) {
-    return x->received;
-}
-
-uint64_t exchange_sent(const struct exchange *x) {
-    return x->sent;
-}
-
-size_t exchange_unsent(const struct exchange *x) {
-    return x->stage == STREAMING ? x->out.len - x->out_pos : 0;
 }

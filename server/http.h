@@ -10,6 +10,8 @@
 #ifndef INFERD_HTTP_H
 #define INFERD_HTTP_H
 
+#include "listener.h"
+
 #include <inferd/buf.h>
 #include <inferd/error.h>
 #include <stdbool.h>
@@ -19,9 +21,7 @@
 struct http;
 struct exchange;
 struct loop;
-
-/* Which listener a request came in by: what clients use, or the one of the setting admin_listen. */
-enum http_door { HTTP_PUBLIC, HTTP_ADMIN };
+struct tls;
 
 enum http_method { HTTP_GET, HTTP_HEAD, HTTP_POST, HTTP_OPTIONS, HTTP_OTHER };
 
@@ -44,36 +44,41 @@ struct http_app {
 };
 
 struct http_config {
-    const char *host;
-    size_t port; /* 0 = any free one */
-    size_t max_connections;
+    size_t max_connections; /* of each listener but the admin's (HTTP_ADMIN_CONNECTIONS), which shall answer when clients have them all */
     size_t max_body_size;
     size_t max_header_size; /* request line and headers; ours (JSON, 431) fires before libmicrohttpd's own page */
     size_t max_buffered;    /* bytes of all request bodies held at once */
     uint64_t header_timeout_ms, body_timeout_ms, idle_timeout_ms, write_timeout_ms; /* 0 = none */
 };
 
+#define HTTP_ADMIN_CONNECTIONS 64
 #define HTTP_MAX_HEADERS 100
 #define HTTP_MAX_URL 8192
 #define HTTP_STREAM_MAX ((size_t)1 << 20) /* bytes that may wait for a slow reader before it is dropped */
 
-/* Bind, listen, accept from the next turn on. ERROR_IO names the address. */
-int http_open(struct loop *loop, const struct http_config *config, const struct http_app *app, struct http **out,
-              struct error *err);
-size_t http_port(const struct http *h); /* the port that was bound */
-/* The model is loaded: take connections from inherited sockets too, which wait until then. */
+/*
+ * Take connections from the sockets from the next turn on; from inherited ones of the public door not before
+ * http_start_accepting. Sockets and tls (NULL without) belong to it from now on; on failure the sockets are closed and
+ * tls is still the caller's.
+ */
+int http_open(struct loop *loop, const struct http_config *config, const struct http_app *app,
+              struct listener *sockets, size_t n_sockets, struct tls *tls, struct http **out, struct error *err);
+const char *http_library_version(void);
+/* The model is loaded: take what waits at the inherited sockets. */
 void http_start_accepting(struct http *h);
 /*
  * Read certificate chain and key (PEM files) again and use them for every handshake from now on; connections go on as
  * they are. On failure (ERROR_MODEL; err->param = the setting) the pair in use stays.
  */
 int http_reload_certificate(struct http *h, const char *certificate, const char *key, struct error *err);
-const char *http_library_version(void);
 
-/* From now on every answer closes its connection, and says so. */
+/* From now on every answer closes its connection, and says so. Inherited sockets of the public door are let go: what
+ * waits there is for the next process. */
 void http_announce_close(struct http *h);
-/* Close the listening socket; connections go on. */
+/* Close all listening sockets; connections go on. */
 void http_stop_listening(struct http *h);
+/* Is a client of the public door within a request, or before its first? To end now would be a reset to it. */
+bool http_owes_answers(const struct http *h);
 /* End every exchange (unsent bytes are lost; `completed` is called for each) and free. NULL is fine. */
 void http_close(struct http *h);
 /* Try to write what waits, without waiting for anybody. For a last word before the process ends. */
@@ -98,11 +103,10 @@ int exchange_status(const struct exchange *x);    /* of the answer; 0 = none */
 void *exchange_app(const struct exchange *x);
 void exchange_set_app(struct exchange *x, void *app);
 
-/* Before the answer. At most EXCHANGE_MAX_HEADERS; name is static, value is copied (63 bytes at most). */
-#define EXCHANGE_MAX_HEADERS 6
+/* Before the answer. Both are copied. */
 void exchange_add_header(struct exchange *x, const char *name, const char *value);
 
-/* Answer whole. `type` is static; *body is taken (left empty), a failed buffer becomes a bare 500. */
+/* Answer whole. `type` is static, or NULL for an answer without a body; *body is taken (left empty), a failed buffer becomes a bare 500. */
 void exchange_reply(struct exchange *x, int status, const char *type, struct buf *body);
 
 /* Answer in pieces: 200 and `type`; chunked (HTTP/1.1) or until close (1.0). */

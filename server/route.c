@@ -3,6 +3,7 @@
 #include "api_common.h"
 #include "api_tokenize.h"
 #include "config.h"
+#include "cors.h"
 #include "http.h"
 #include "probe.h"
 #include "request.h"
@@ -19,6 +20,8 @@ enum route_flags {
     ROUTE_WORK = 4,   /* 503 while draining, too */
     ROUTE_PREFIX = 8, /* the path goes on */
     ROUTE_PROBE = 16, /* not in the HTTP metrics */
+    ROUTE_ADMIN = 32, /* at the admin's listener, where there is one, and then not at the others */
+    ROUTE_BOTH = 64,  /* at both */
 };
 
 /* A row answers one method; HEAD goes where GET goes. */
@@ -38,11 +41,11 @@ static const struct route routes[] = {
     {"/v1/models/", HTTP_GET, ROUTE_LOADED | ROUTE_PREFIX, .answer = api_models},
     {"/tokenize", HTTP_POST, ROUTE_LOADED | ROUTE_WORK, .tokenize = 1},
     {"/detokenize", HTTP_POST, ROUTE_LOADED | ROUTE_WORK, .tokenize = -1},
-    {"/livez", HTTP_GET, ROUTE_OPEN | ROUTE_PROBE, .answer = probe_live},
-    {"/readyz", HTTP_GET, ROUTE_OPEN | ROUTE_PROBE, .answer = probe_ready},
-    {"/health", HTTP_GET, ROUTE_OPEN | ROUTE_PROBE, .answer = probe_ready},
-    {"/metrics", HTTP_GET, ROUTE_PROBE, .answer = probe_metrics},
-    {"/version", HTTP_GET, ROUTE_PROBE, .answer = probe_version},
+    {"/livez", HTTP_GET, ROUTE_OPEN | ROUTE_PROBE | ROUTE_BOTH, .answer = probe_live},
+    {"/readyz", HTTP_GET, ROUTE_OPEN | ROUTE_PROBE | ROUTE_BOTH, .answer = probe_ready},
+    {"/health", HTTP_GET, ROUTE_OPEN | ROUTE_PROBE | ROUTE_BOTH, .answer = probe_ready},
+    {"/metrics", HTTP_GET, ROUTE_PROBE | ROUTE_ADMIN, .answer = probe_metrics},
+    {"/version", HTTP_GET, ROUTE_PROBE | ROUTE_BOTH, .answer = probe_version},
 };
 #define N_ROUTES (sizeof routes / sizeof routes[0])
 
@@ -61,6 +64,16 @@ static const struct route *find_route(const char *path) {
     return NULL;
 }
 
+/* What a request asks for, if this is the door for it. */
+static const struct route *route_of(const struct server *s, const struct exchange *x) {
+    const struct route *r = find_route(exchange_path(x));
+    bool admin = exchange_door(x) == HTTP_ADMIN;
+    if (!r || (r->flags & ROUTE_BOTH) || (!admin && !s->has_admin_door)) {
+        return r;
+    }
+    return admin == ((r->flags & ROUTE_ADMIN) != 0) ? r : NULL;
+}
+
 static bool allows(const struct route *r, enum http_method m) {
     return r->method == m || (r->method == HTTP_GET && m == HTTP_HEAD);
 }
@@ -76,7 +89,7 @@ void route_register(struct server *s) {
 
 /* Probes and scrapes, which come every few seconds, are not counted: they would hide what clients get. */
 static void count_answer(struct server *s, const struct exchange *x) {
-    const struct route *r = find_route(exchange_path(x));
+    const struct route *r = route_of(s, x);
     const struct answer_facts facts = {
         .status = exchange_status(x),
         .request_bytes = exchange_received(x),
@@ -174,7 +187,10 @@ static bool refused(struct server *s, struct exchange *x, const struct route *r,
 
 static void on_headers(void *arg, struct exchange *x) {
     struct server *s = arg;
-    const struct route *r = find_route(exchange_path(x));
+    if (exchange_door(x) == HTTP_PUBLIC && cors_begin(s->config->cors_origins, x)) {
+        return;
+    }
+    const struct route *r = route_of(s, x);
     struct auth_identity who = {0};
     struct api_error e;
     bool bad = refused(s, x, r, &who, &e);
@@ -194,7 +210,7 @@ static void on_headers(void *arg, struct exchange *x) {
 
 static void on_body(void *arg, struct exchange *x) {
     struct server *s = arg;
-    const struct route *r = find_route(exchange_path(x));
+    const struct route *r = route_of(s, x);
     struct request *request = r->api ? exchange_app(x) : NULL;
     struct api_error e;
     if (over_limit(x, &e) || unavailable(s, r, &e)) { /* of a chunked body; or the drain began meanwhile */
@@ -212,14 +228,13 @@ static void on_body(void *arg, struct exchange *x) {
     }
 }
 
-static bool is_generating(const struct exchange *x) {
-    const struct route *r = find_route(exchange_path(x));
+static bool is_generating(const struct server *s, const struct exchange *x) {
+    const struct route *r = route_of(s, x);
     return r && r->api;
 }
 
 static void on_gone(void *arg, struct exchange *x) {
-    (void)arg;
-    if (exchange_app(x) && is_generating(x)) {
+    if (exchange_app(x) && is_generating(arg, x)) {
         request_gone(exchange_app(x));
     }
 }
@@ -229,7 +244,7 @@ static void on_completed(void *arg, struct exchange *x) {
     if (!exchange_app(x)) {
         return;
     }
-    if (is_generating(x)) {
+    if (is_generating(arg, x)) {
         request_completed(exchange_app(x));
     } else {
         api_tokenize_completed(exchange_app(x));

@@ -1,6 +1,7 @@
 #include "server.h"
 
 #include "config.h"
+#include "doors.h"
 #include "http.h"
 #include "loop.h"
 #include "request.h"
@@ -17,7 +18,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 /* Events that are taken before HTTP gets its turn: few, so that what they touched is still at hand when it is written
@@ -25,6 +25,8 @@
 #define EVENTS_A_TURN 128
 #define EVENTS_A_TURN_BEHIND 4096
 #define LAST_WORDS_MS 5000   /* to write out the errors that end a drain */
+#define LINGER_MS 1000         /* for requests that are on their way when the last answer is out */
+#define LINGER_AGAIN_MS 10
 #define ENGINE_STOP_MS 60000 /* for the step that runs when everything else has ended */
 
 static uint64_t milliseconds(double seconds) {
@@ -161,10 +163,28 @@ static bool nothing_left(const struct server *s) {
     return list_empty(&s->requests) && s->n_jobs == 0;
 }
 
-void server_request_ended(struct server *s) {
-    if (s->phase == SERVER_DRAINING && nothing_left(s)) {
+/*
+ * Stop when nothing is left to do, but let those connections that are about to get an answer (a 503) have it: who has
+ * just connected would see a reset.
+ */
+static void on_linger(void *arg) {
+    struct server *s = arg;
+    if (s->phase != SERVER_DRAINING || !nothing_left(s)) {
+        return;
+    }
+    uint64_t now = clock_now_ns();
+    if (!s->linger_until_ns) {
+        s->linger_until_ns = now + LINGER_MS * 1000000u;
+    }
+    if (s->http && now < s->linger_until_ns && http_owes_answers(s->http)) {
+        loop_timer_set(s->linger, LINGER_AGAIN_MS);
+    } else {
         loop_stop(s->loop);
     }
+}
+
+void server_request_ended(struct server *s) {
+    on_linger(s);
 }
 
 static void fail_requests(struct server *s) {
@@ -193,12 +213,14 @@ static void on_terminate(void *arg) {
     struct server *s = arg;
     if (s->phase == SERVER_LOADING) { /* nothing is running that could be lost, and a load cannot be interrupted */
         log_info("stopped while loading");
+        http_stop_listening(s->http);
         _exit(0);
     }
     if (s->phase == SERVER_DRAINING) {
         log_warn("told again to stop: ending at once");
         fail_requests(s);
         http_flush(s->http);
+        http_stop_listening(s->http);
         _exit(0);
     }
     size_t running, waiting;
@@ -207,11 +229,10 @@ static void on_terminate(void *arg) {
     http_announce_close(s->http);
     supervision_stopping(s, running + waiting);
     log_info("draining: %zu requests run, %zu wait, at most %.0f s", running, waiting, s->config->drain_timeout);
-    if (nothing_left(s)) {
-        loop_stop(s->loop);
-    } else {
+    if (!nothing_left(s)) {
         loop_timer_set(s->drain_timer, milliseconds(s->config->drain_timeout));
     }
+    on_linger(s);
 }
 
 static int load_keys(struct server *s, struct error *err) {
@@ -251,53 +272,8 @@ static void on_tick(void *arg) {
 
 /* ---- set-up -------------------------------------------------------------------------------------------------- */
 
-/* Connections need descriptors: take what the hard limit gives. */
-static void raise_descriptor_limit(size_t connections) {
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < connections + 64) {
-        limit.rlim_cur = connections + 64 < limit.rlim_max ? connections + 64 : limit.rlim_max;
-        setrlimit(RLIMIT_NOFILE, &limit);
-        if (limit.rlim_cur < connections + 64) {
-            log_warn("max_connections is %zu, but the system allows this process %llu descriptors (ulimit -Hn)", connections,
-                     (unsigned long long)limit.rlim_cur);
-        }
-    }
-}
-
-static int open_http(struct server *s, struct error *err) {
-    const struct config *c = s->config;
-    const struct http_config config = {
-        .host = c->host,
-        .port = c->port,
-        .max_connections = c->max_connections,
-        .max_body_size = c->max_body_size,
-        .max_header_size = c->max_header_size,
-        .max_buffered = c->max_body_size > ((size_t)64 << 20) ? 4 * c->max_body_size : (size_t)256 << 20,
-        .header_timeout_ms = milliseconds(c->header_timeout),
-        .body_timeout_ms = milliseconds(c->body_timeout),
-        .idle_timeout_ms = milliseconds(c->idle_timeout),
-        .write_timeout_ms = milliseconds(c->write_timeout),
-    };
-    struct http_app app;
-    route_app(s, &app);
-    if (!config_host_is_loopback(c->host) && s->auth.n == 0 && !c->insecure) {
-        return error_set_param(err, ERROR_MODEL, "host",
-                               "others can reach %s and there is no API key: set api_keys_file or INFERD_API_KEY, or "
-                               "insecure = true if that is meant",
-                               c->host);
-    }
-    if (http_open(s->loop, &config, &app, &s->http, err)) {
-        return -1;
-    }
-    bool v6 = strchr(c->host, ':') != NULL;
-    log_info("listening on http://%s%s%s:%zu, loading %s; libmicrohttpd %s", v6 ? "[" : "", c->host, v6 ? "]" : "",
-             http_port(s->http), c->model, http_library_version());
-    return 0;
-}
-
 static int open_all(struct server *s, struct load *load, struct error *err) {
     signal(SIGPIPE, SIG_IGN);
-    raise_descriptor_limit(s->config->max_connections);
     s->model = served_name(s->config);
     if (!s->model) {
         return error_memory(err);
@@ -312,7 +288,8 @@ static int open_all(struct server *s, struct load *load, struct error *err) {
                    loop_on_signal(s->loop, SIGHUP, on_hangup, s, err) ||
                    deadlines_open(&s->deadlines, s->loop, request_expired, s, err) ||
                    loop_timer_new(s->loop, on_tick, s, &s->tick, err) ||
-                   loop_timer_new(s->loop, on_drain_timer, s, &s->drain_timer, err) || open_http(s, err) ||
+                   loop_timer_new(s->loop, on_drain_timer, s, &s->drain_timer, err) ||
+                   loop_timer_new(s->loop, on_linger, s, &s->linger, err) || doors_open(s, s->auth.n > 0, err) ||
                    loop_work(s->loop, load_work, load_after, load, err)
                ? -1
                : 0;
@@ -332,6 +309,7 @@ static void close_all(struct server *s) {
     }
     supervision_close(s);
     loop_timer_free(s->drain_timer);
+    loop_timer_free(s->linger);
     loop_timer_free(s->tick);
     deadlines_close(&s->deadlines);
     engine_close(s->engine);

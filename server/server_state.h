@@ -26,6 +26,7 @@ struct server {
     const struct config *config;
     struct loop *loop;
     struct http *http;
+    bool has_admin_door; /* which has the metrics; else they are where everything is */
     struct auth auth;
     struct metrics metrics;
     enum server_phase phase;
@@ -54,6 +55,8 @@ struct server {
 
     struct supervision supervision;
     struct loop_timer *drain_timer;
+    struct loop_timer *linger; /* after the last request: clients that are about to be answered */
+    uint64_t linger_until_ns;  /* 0: not begun */
     bool drain_expired; /* running requests were told to end */
     bool stopping;
     struct error load_error;

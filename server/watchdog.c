@@ -65,6 +65,7 @@ _Noreturn static void end_without_device(struct server *s) {
     error_set(&err, ERROR_UNAVAILABLE, "the device is lost; the server is ending");
     requests_fail(s, &err);
     http_flush(s->http);
+    http_stop_listening(s->http);
     _exit(EXIT_DEVICE);
 }
 
@@ -76,6 +77,7 @@ _Noreturn static void give_up(struct server *s, double seconds) {
     error_set(&err, ERROR_UNAVAILABLE, "the engine makes no progress; the server is ending");
     requests_fail(s, &err);
     http_flush(s->http);
+    http_stop_listening(s->http);
     _exit(EXIT_DEVICE);
 }
 

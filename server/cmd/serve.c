@@ -45,8 +45,9 @@ static int serve(const struct serve_options *o, const struct config *c, struct e
     if (o->check_config) {
         return check_chat_template(c, err) != 0 || puts("The settings are good.") < 0 ? -1 : 0;
     }
-    if (!config_host_is_loopback(c->host) && !c->api_key[0] && !c->api_keys_file[0]) {
-        log_warn("anybody who can reach %s can use this server: there are no keys", c->host);
+    char address[LISTEN_NAME_MAX];
+    if (config_public_address(c, address) && !c->api_key[0] && !c->api_keys_file[0]) {
+        log_warn("anybody who can reach %s can use this server: there are no keys", address);
     }
     if (config_null_warning(c)) {
         log_warn("%s", config_null_warning(c));

@@ -456,10 +456,39 @@ Test(config, checks) {
     CHECK("host", "must be an IPv4 or IPv6 address", M, "--host=example.org");
     CHECK("host", "must be an IPv4 or IPv6 address", M, "--host=");
     CHECK("host", "anybody could use 0.0.0.0", M, "--host=0.0.0.0");
-    CHECK("host", "anybody could use ::", M, "--host=::");
+    CHECK("host", "anybody could use [::]:8080", M, "--host=::");
     CHECK("host", "anybody could use 192.168.1.2", M, "--host=192.168.1.2");
-    CHECK("host", "anybody could use ::ffff:127.0.0.1", M, "--host=::ffff:127.0.0.1");
+    CHECK("host", "anybody could use [::ffff:127.0.0.1]:8080", M, "--host=::ffff:127.0.0.1");
     CHECK(NULL, "", M, "--host=0.0.0.0", "--insecure");
+    CHECK(NULL, "", M, "--host=[::1], 127.0.0.1,unix:/run/inferd/http.sock");
+    CHECK("host", "anybody could use 10.0.0.1", M, "--host=127.0.0.1,10.0.0.1");
+    CHECK("host", "must be an IPv4 or IPv6 address", M, "--host=127.0.0.1:80");
+    CHECK("host", "must be an IPv4 or IPv6 address", M, "--host=[127.0.0.1]");
+    CHECK("host", "whole path", M, "--host=unix:http.sock");
+    CHECK("host", "107 bytes at most", M,
+          "--host=unix:/0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789"
+          "0123456");
+    CHECK("host", "8 addresses at most", M, "--host=::1,::1,::1,::1,::1,::1,::1,::1,::1");
+    CHECK(NULL, "", M, "--admin-listen=localhost:9090");
+    CHECK(NULL, "", M, "--admin-listen=[::1]:0");
+    CHECK(NULL, "", M, "--admin-listen=unix:/run/inferd/admin.sock");
+    CHECK("admin_listen", "an address and a port", M, "--admin-listen=9090");
+    CHECK("admin_listen", "an address and a port", M, "--admin-listen=::1:9090");
+    CHECK("admin_listen", "an address and a port", M, "--admin-listen=127.0.0.1:65536");
+    CHECK("admin_listen", "an address and a port", M, "--admin-listen=127.0.0.1:");
+    CHECK("admin_listen", "must be an IPv4 or IPv6 address", M, "--admin-listen=example.org:9090");
+    CHECK("host", "anybody could use 0.0.0.0:9090", M, "--admin-listen=0.0.0.0:9090"); /* it counts, too */
+    CHECK(NULL, "", M, "--admin-listen=0.0.0.0:9090", "--api-key=k");
+    CHECK("unix_socket_mode", "must be octal", M, "--unix-socket-mode=0890");
+    CHECK("unix_socket_mode", "must be octal", M, "--unix-socket-mode=1777");
+    CHECK("tls_key", "TLS wants both", M, "--tls-certificate=/dev/null");
+    CHECK("tls_certificate", "TLS wants both", M, "--tls-key=/dev/null");
+    CHECK("tls_certificate", "/nonexistent.pem: No such file", M, "--tls-certificate=/nonexistent.pem", "--tls-key=k");
+    CHECK(NULL, "", M, "--cors-origins=*");
+    CHECK(NULL, "", M, "--cors-origins=https://a.example, http://localhost:3000");
+    CHECK("cors_origins", "origins as https", M, "--cors-origins=https://a.example/chat");
+    CHECK("cors_origins", "origins as https", M, "--cors-origins=a.example");
+    CHECK("cors_origins", "origins as https", M, "--cors-origins=https://a.example,*");
     CHECK(NULL, "", M, "--host=0.0.0.0", "--api-key=k");
     CHECK("api_key", "without blanks", M, "--api-key=a b");
     CHECK("kv_block_size", "power of two", M, "--kv-block-size=24");
