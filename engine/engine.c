@@ -453,9 +453,9 @@ static size_t scheduled_tokens(const struct scheduler *sch) {
     return n;
 }
 
-static void end_step(struct engine *e, size_t n_tokens, uint64_t began, uint64_t computed) {
+static void end_step(struct engine *e, size_t n_tokens, size_t n_sequences, uint64_t began, uint64_t computed) {
     uint64_t now = clock_now_ns();
-    step_stats_observe(&e->step_stats, n_tokens, now - began, now - computed);
+    step_stats_observe(&e->step_stats, n_tokens, n_sequences, now - began, now - computed);
     count(&e->counters.steps, 1);
     atomic_store_explicit(&e->counters.last_step_ns, now, memory_order_relaxed);
     publish_gauges(e);
@@ -497,7 +497,7 @@ static void finish_under_way(struct engine *e) {
     }
     ahead_turn(&e->ahead);
     if (n_tokens > 0) { /* not all have ended meanwhile */
-        end_step(e, n_tokens, began, computed);
+        end_step(e, n_tokens, n_tokens, began, computed); /* a token each */
     }
 }
 
@@ -511,7 +511,7 @@ static void step(struct engine *e) {
     }
     schedule(e);
     assert(sch->n_scheduled > 0); /* the oldest always fits */
-    size_t n_tokens = scheduled_tokens(sch);
+    size_t n_tokens = scheduled_tokens(sch), n_sequences = sch->n_scheduled;
     int rc = run(e, &err);
     uint64_t computed = clock_now_ns();
     if (rc == 0) {
@@ -528,7 +528,7 @@ static void step(struct engine *e) {
         }
     }
     ahead_turn(&e->ahead);
-    end_step(e, n_tokens, began, computed);
+    end_step(e, n_tokens, n_sequences, began, computed);
 }
 
 /* ---- life ---- */
@@ -600,9 +600,16 @@ static void name_model(struct engine *e, const char *path) {
 /* On the engine thread: the model, then everything sized by it, then one token through all of it. */
 static int open_model(struct engine *e, struct error *err) {
     const struct engine_config *c = &e->config;
-    if (text_open_with(c->model, c->chat_template, &e->text, err) < 0 || runner_open(&e->runner, c, 0, err) < 0) {
+    uint64_t since = clock_now_ns();
+    if (text_open_with(c->model, c->chat_template, &e->text, err) < 0) {
         return -1;
     }
+    double text_seconds = clock_lap(&since);
+    if (runner_open(&e->runner, c, 0, err) < 0) {
+        return -1;
+    }
+    since = clock_now_ns();
+    e->runner.load_seconds[ENGINE_LOAD_TEXT] = text_seconds;
     size_t model_vocab = e->runner.decoder.config.vocab_size, text_vocab = text_vocab_size(e->text);
     e->limits = (struct sequence_limits){
         .text = e->text,
@@ -634,7 +641,12 @@ static int open_model(struct engine *e, struct error *err) {
          ahead_open(&e->ahead, e->runner.max_sequences, e->runner.batch.max_blocks, err) < 0)) {
         return -1;
     }
-    return runner_self_test(&e->runner, err);
+    e->runner.load_seconds[ENGINE_LOAD_MEMORY] += clock_lap(&since);
+    if (runner_self_test(&e->runner, err) < 0) {
+        return -1;
+    }
+    e->runner.load_seconds[ENGINE_LOAD_SELF_TEST] = clock_lap(&since);
+    return 0;
 }
 
 static void close_model(struct engine *e) {
@@ -780,6 +792,7 @@ void engine_get_info(const struct engine *e, struct engine_info *out) {
     };
     memcpy(out->memory_planned, r->kv.bytes, sizeof out->memory_planned);
     memcpy(out->memory_used, r->memory_used, sizeof out->memory_used);
+    memcpy(out->load_seconds, r->load_seconds, sizeof out->load_seconds);
 }
 
 int engine_submit(struct engine *e, const struct engine_request *r, struct error *err) {

@@ -2,6 +2,7 @@
 
 #include "model/decoder_graph.h"
 
+#include <inferd/clock.h>
 #include <math.h>
 #include <string.h>
 
@@ -186,6 +187,7 @@ static int open_all(struct runner *r, const struct engine_config *config, size_t
                     struct error *err) {
     struct model_config model;
     struct weights weights = {0};
+    uint64_t since = clock_now_ns();
     enum dtype kv_dtype = DTYPE_F16;
     enum weights_format format = WEIGHTS_AUTO;
     if (find_kv_dtype(config->kv_dtype, &kv_dtype, err) < 0 ||
@@ -207,18 +209,25 @@ static int open_all(struct runner *r, const struct engine_config *config, size_t
         return -1;
     }
     r->ops->info(r->backend, &r->backend_info);
+    r->load_seconds[ENGINE_LOAD_DEVICE] = clock_lap(&since);
     const struct load_progress progress = {config->on_progress, config->progress_arg};
     if (weights_load(&weights, &model, r->file, format, progress, r->ops, r->backend, err) < 0) {
         return -1;
     }
+    r->load_seconds[ENGINE_LOAD_WEIGHTS] = clock_lap(&since);
     if (open_model(r, config, &model, &weights, available, max_logits, kv_dtype, err) < 0) {
         weights_unload(&weights);
         return -1;
     }
     tell_progress(r, config);
-    if (open_batch(r, err) < 0 || open_host_logits(r, err) < 0 || warm_up(r, config, err) < 0) {
+    if (open_batch(r, err) < 0 || open_host_logits(r, err) < 0) {
         return -1;
     }
+    r->load_seconds[ENGINE_LOAD_MEMORY] = clock_lap(&since);
+    if (warm_up(r, config, err) < 0) {
+        return -1;
+    }
+    r->load_seconds[ENGINE_LOAD_WARM_UP] = clock_lap(&since);
     tell_progress(r, config);
     return 0;
 }

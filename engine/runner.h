@@ -25,6 +25,7 @@ struct runner {
     struct plan kv;
     size_t kv_token_bytes;
     size_t memory_used[ENGINE_MEMORY_KINDS]; /* as planned, where a device does not tell */
+    double load_seconds[ENGINE_LOAD_PHASES]; /* what runner_open does of them */
 };
 
 /* max_logits: rows of logits in memory at once, 0 = what the engine needs: max_sequences, and no fewer than

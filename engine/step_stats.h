@@ -11,12 +11,13 @@ struct step_histogram {
 };
 
 struct step_stats {
-    struct step_histogram tokens, step, sampling;
+    struct step_histogram tokens, sequences, step, sampling;
 };
 
-/* A step ended that computed so many tokens; sampling: what of its time went into sampling and telling tokens. */
-void step_stats_observe(struct step_stats *s, size_t tokens, uint64_t step_ns, uint64_t sampling_ns);
-/* Fills the three histograms of *out. */
+/* A step ended that computed so many tokens of so many sequences; sampling: what of its time went into sampling and
+ * telling tokens. */
+void step_stats_observe(struct step_stats *s, size_t tokens, size_t sequences, uint64_t step_ns, uint64_t sampling_ns);
+/* Fills the histograms of *out. */
 void step_stats_read(const struct step_stats *s, struct engine_stats *out);
 
 #endif

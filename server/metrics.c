@@ -1,12 +1,13 @@
 #include "metrics.h"
 
-#include <dirent.h>
+#include "http.h"
+#include "process_stats.h"
+#include "version.h"
+
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 struct bounds {
     size_t n;
@@ -21,6 +22,7 @@ static const struct bounds bounds[] = {
     [BUCKETS_TOKENS] = {19, {1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6}},
     [BUCKETS_N] = {5, {1, 2, 5, 10, 20}},
     [BUCKETS_STEP_TOKENS] = {13, {ENGINE_STEP_TOKENS_BOUNDS}},
+    [BUCKETS_STEP_SEQUENCES] = {11, {ENGINE_STEP_SEQUENCES_BOUNDS}},
     [BUCKETS_STEP_SECONDS] = {16, {ENGINE_STEP_SECONDS_BOUNDS}},
     [BUCKETS_HTTP] = {3, {.1, .5, 1}},
     [BUCKETS_HTTP_FINE] = {21, {.01, .025, .05, .075, .1,  .25, .5,  .75, 1,  1.5, 2,
@@ -190,46 +192,18 @@ static void sizes(struct page *p, const struct metrics *m, const char *name, con
     }
 }
 
-static double resident_bytes(void) {
-    unsigned long size = 0, resident = 0;
-    FILE *f = fopen("/proc/self/statm", "re");
-    if (f) {
-        if (fscanf(f, "%lu %lu", &size, &resident) != 2) {
-            resident = 0;
-        }
-        fclose(f);
-    }
-    return (double)resident * (double)sysconf(_SC_PAGESIZE);
-}
-
-static double open_fds(void) {
-    double n = -1; /* the one that looks */
-    DIR *d = opendir("/proc/self/fd");
-    if (!d) {
-        return 0;
-    }
-    for (const struct dirent *e = readdir(d); e; e = readdir(d)) {
-        n += e->d_name[0] != '.';
-    }
-    closedir(d);
-    return n;
-}
-
-static double cpu_seconds(void) {
-    struct rusage u;
-    getrusage(RUSAGE_SELF, &u);
-    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
-}
-
 struct values {
     double zero, one, backend_cpu, backend_cuda, backend_null, running, waiting, waiting_tokens, ready, kv_blocks, kv_blocks_used,
         kv_usage, kv_blocks_cached, prompt_tokens, generation_tokens, cached_tokens, computed_tokens, cache_queries,
         cache_hits, seq_capacity, seq_deferred, drafts, drafted_tokens, accepted_tokens, steps, preemptions,
-        nonfinite_logits, seq_running, seq_waiting, start_time, cpu_seconds, resident_bytes, open_fds;
+        nonfinite_logits, seq_running, seq_waiting, last_step_age, start_time, cpu_seconds, resident_bytes, virtual_bytes,
+        virtual_max_bytes, open_fds, max_fds, threads;
 };
 
 static struct values read_values(const struct metrics *m, const struct metrics_view *v) {
     const struct engine_stats *s = &v->stats;
+    struct process_stats p;
+    process_stats_read(&p);
     return (struct values){
         .one = 1,
         .running = v->running,
@@ -259,10 +233,15 @@ static struct values read_values(const struct metrics *m, const struct metrics_v
         .seq_waiting = (double)s->waiting + v->preparing,
         .seq_capacity = (double)s->waiting,
         .seq_deferred = v->preparing,
-        .start_time = v->start_time,
-        .cpu_seconds = cpu_seconds(),
-        .resident_bytes = resident_bytes(),
-        .open_fds = open_fds(),
+        .last_step_age = v->last_step_age,
+        .start_time = p.start_time,
+        .cpu_seconds = p.cpu_seconds,
+        .resident_bytes = p.resident_bytes,
+        .virtual_bytes = p.virtual_bytes,
+        .virtual_max_bytes = p.virtual_max_bytes,
+        .open_fds = p.open_fds,
+        .max_fds = p.max_fds,
+        .threads = p.threads,
     };
 }
 
@@ -287,6 +266,28 @@ static void memory(struct page *p, const char *name, const char *help, const siz
         snprintf(own, sizeof own, "kind=\"%s\"", kinds[i]);
         value(p, "gauge", name, own, help, (double)bytes[i]);
     }
+}
+
+static void load_seconds(struct page *p, const double seconds[ENGINE_LOAD_PHASES]) {
+    static const char *const phases[ENGINE_LOAD_PHASES] = {
+        [ENGINE_LOAD_TEXT] = "text",     [ENGINE_LOAD_DEVICE] = "device",   [ENGINE_LOAD_WEIGHTS] = "weights",
+        [ENGINE_LOAD_MEMORY] = "memory", [ENGINE_LOAD_WARM_UP] = "warm_up", [ENGINE_LOAD_SELF_TEST] = "self_test",
+    };
+    for (size_t i = 0; i < ENGINE_LOAD_PHASES; i++) {
+        char own[32];
+        snprintf(own, sizeof own, "phase=\"%s\"", phases[i]);
+        value(p, "gauge", "inferd_model_load_seconds", own, "How long each part of the start took.", seconds[i]);
+    }
+}
+
+/* What runs: the same labels as long as the process lives. */
+static void build_info(struct page *p) {
+    head(p, "", "inferd_build_info", "gauge", "What runs; its value is 1.");
+    buf_printf(p->out, "inferd_build_info{version=\"%s\",build_id=\"%s\",compiler=\"", version_number(), version_build_id());
+    label_value(p->out, version_compiler());
+    buf_puts(p->out, "\",libmicrohttpd=\"");
+    label_value(p->out, http_library_version());
+    buf_puts(p->out, "\"} 1\n");
 }
 
 static void cache_config(struct page *p, const struct metrics_view *v) {
@@ -329,6 +330,8 @@ void metrics_write(const struct metrics *m, const struct metrics_view *view, str
            view->memory_planned);
     memory(&p, "inferd_memory_used_bytes", "The same as it was taken; context: with what others have taken.",
            view->memory_used);
+    load_seconds(&p, view->load_seconds);
+    build_info(&p);
     cache_config(&p, view);
 #define X(field, buckets, name, help)                                                                                  \
     histogram(&p, "inferd_", name, "", help, &m->field, buckets);                                                      \

@@ -10,6 +10,7 @@
 
 #include <inferd/buf.h>
 #include <inferd/engine.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -87,10 +88,16 @@
     X(cache_hits, "counter", "vllm:prefix_cache_hits_total", "", "Tokens found in the prefix cache.")              \
     X(preemptions, "counter", "vllm:num_preemptions_total", "", "Sequences set back to waiting.")                     \
     X(nonfinite_logits, "counter", "vllm:corrupted_requests_total", "", "Sequences with NaN in their logits.")        \
+    X(last_step_age, "gauge", "inferd_engine_last_step_age_seconds", "",                                              \
+      "Since the engine ended a step or got something to do; 0 while it has nothing to do.")                          \
     X(start_time, "gauge", "process_start_time_seconds", "", "Start of the process, in Unix time.")                   \
     X(cpu_seconds, "counter", "process_cpu_seconds_total", "", "Processor time used.")                                \
     X(resident_bytes, "gauge", "process_resident_memory_bytes", "", "Resident memory.")                               \
-    X(open_fds, "gauge", "process_open_fds", "", "Open file descriptors.")
+    X(virtual_bytes, "gauge", "process_virtual_memory_bytes", "", "Virtual memory.")                                  \
+    X(virtual_max_bytes, "gauge", "process_virtual_memory_max_bytes", "", "Most virtual memory allowed; 2^64: any.")  \
+    X(open_fds, "gauge", "process_open_fds", "", "Open file descriptors.")                                            \
+    X(max_fds, "gauge", "process_max_fds", "", "Most file descriptors that may be open.")                             \
+    X(threads, "gauge", "process_threads", "", "Threads.")
 
 /* Each is exported as inferd_NAME and vllm:NAME. X(field, buckets, name, help) */
 #define METRICS_HISTOGRAMS(X)                                                                                          \
@@ -112,6 +119,7 @@
 /* Of the engine's steps. X(field of struct engine_stats, buckets, inferd_NAME, vllm:NAME or "", help) */
 #define METRICS_STEP_HISTOGRAMS(X)                                                                                     \
     X(step_tokens, BUCKETS_STEP_TOKENS, "step_tokens", "iteration_tokens_total", "Tokens of a step.")                 \
+    X(step_sequences, BUCKETS_STEP_SEQUENCES, "step_sequences", "", "Sequences that had a part in a step.")           \
     X(step_seconds, BUCKETS_STEP_SECONDS, "step_seconds", "", "Time of a step.")                                      \
     X(sampling_seconds, BUCKETS_STEP_SECONDS, "step_sampling_seconds", "",                                            \
       "Time of a step that went into sampling and telling tokens.")
@@ -152,7 +160,7 @@ struct metrics {
 };
 
 enum metrics_buckets { BUCKETS_T, BUCKETS_I, BUCKETS_E, BUCKETS_TOKENS, BUCKETS_N,
-                       BUCKETS_STEP_TOKENS, BUCKETS_STEP_SECONDS, BUCKETS_HTTP, BUCKETS_HTTP_FINE };
+                       BUCKETS_STEP_TOKENS, BUCKETS_STEP_SEQUENCES, BUCKETS_STEP_SECONDS, BUCKETS_HTTP, BUCKETS_HTTP_FINE };
 
 #define metrics_observe(m, field, value) histogram_observe(&(m)->field, METRICS_BUCKETS_##field, (value))
 #define X(field, buckets, name, help) METRICS_BUCKETS_##field = buckets,
@@ -175,11 +183,12 @@ struct metrics_view {
     double preparing;               /* choices that are being parsed and tokenised */
     struct engine_stats stats;
     const char *model; /* the served name */
-    double start_time; /* Unix time of the process */
+    double last_step_age; /* s, see watchdog_silence */
     const char *backend; /* where the engine computes; "" while loading */
     /* vllm:cache_config_info; zeros while loading */
     size_t kv_block_size, kv_blocks, max_model_len;
     size_t memory_planned[ENGINE_MEMORY_KINDS], memory_used[ENGINE_MEMORY_KINDS]; /* bytes; zeros while loading */
+    double load_seconds[ENGINE_LOAD_PHASES];                                      /* zeros while loading */
 };
 
 #define METRICS_CONTENT_TYPE "text/plain; version=0.0.4; charset=utf-8"

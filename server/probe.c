@@ -5,6 +5,7 @@
 #include "request.h"
 #include "server_state.h"
 #include "version.h"
+#include "watchdog.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -40,7 +41,7 @@ void probe_metrics(struct server *s, struct exchange *x) {
         .waiting_tokens = (double)admission_waiting_tokens(&s->admission),
         .ready = server_refusal(s) == NULL,
         .model = s->model,
-        .start_time = (double)s->started_at,
+        .last_step_age = watchdog_silence(s),
         .kv_block_size = s->info.kv_block_size,
         .kv_blocks = s->info.kv_blocks,
         .max_model_len = s->info.max_model_len,
@@ -50,6 +51,7 @@ void probe_metrics(struct server *s, struct exchange *x) {
         engine_get_stats(s->engine, &view.stats);
         memcpy(view.memory_planned, s->info.memory_planned, sizeof view.memory_planned);
         memcpy(view.memory_used, s->info.memory_used, sizeof view.memory_used);
+        memcpy(view.load_seconds, s->info.load_seconds, sizeof view.load_seconds);
     }
     metrics_write(&s->metrics, &view, &body);
     exchange_reply(x, 200, METRICS_CONTENT_TYPE, &body);

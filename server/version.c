@@ -6,7 +6,10 @@
 #include <cjson/cJSON.h>
 #include <gnutls/gnutls.h>
 #include <inferd/backend.h>
+#include <link.h>
 #include <oniguruma.h>
+#include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 #include <utf8proc.h>
 
@@ -18,6 +21,56 @@
 
 const char *version_number(void) {
     return INFERD_VERSION;
+}
+
+const char *version_compiler(void) {
+    return COMPILER;
+}
+
+static char build_id[2 * 64 + 1];
+
+/* The notes of one loaded segment: owner, description, type (elf(5)). */
+static void read_notes(const char *at, size_t len) {
+    while (len >= sizeof(ElfW(Nhdr))) {
+        ElfW(Nhdr) note;
+        memcpy(&note, at, sizeof note);
+        size_t name = ((size_t)note.n_namesz + 3) & ~(size_t)3, desc = ((size_t)note.n_descsz + 3) & ~(size_t)3;
+        if (name > len - sizeof note || desc > len - sizeof note - name) {
+            return;
+        }
+        const unsigned char *id = (const unsigned char *)at + sizeof note + name;
+        if (note.n_type == NT_GNU_BUILD_ID && note.n_namesz == 4 && memcmp(at + sizeof note, "GNU", 4) == 0) {
+            for (size_t i = 0; i < note.n_descsz && 2 * i + 2 < sizeof build_id; i++) {
+                snprintf(build_id + 2 * i, 3, "%02x", id[i]);
+            }
+            return;
+        }
+        at += sizeof note + name + desc;
+        len -= sizeof note + name + desc;
+    }
+}
+
+/* The executable is the first that is told. */
+static int read_executable(struct dl_phdr_info *info, size_t size, void *arg) {
+    (void)size;
+    (void)arg;
+    for (size_t i = 0; i < info->dlpi_phnum && !build_id[0]; i++) {
+        const ElfW(Phdr) *p = &info->dlpi_phdr[i];
+        if (p->p_type == PT_NOTE) {
+            read_notes((const char *)(info->dlpi_addr + p->p_vaddr), p->p_memsz);
+        }
+    }
+    return 1;
+}
+
+static void find_build_id(void) {
+    dl_iterate_phdr(read_executable, NULL);
+}
+
+const char *version_build_id(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, find_build_id);
+    return build_id;
 }
 
 /* The variant that the CPU backend chooses on this machine; "" if there is no such backend. */
@@ -45,7 +98,8 @@ void version_describe(bool json, const char *backend, struct buf *out) {
     struct buf variant = BUF_INIT;
     cpu_variant(&variant);
     if (json) {
-        buf_printf(out, "{\"version\": \"%s\", \"compiler\": \"%s\", \"cpu_variant\": ", INFERD_VERSION, COMPILER);
+        buf_printf(out, "{\"version\": \"%s\", \"build_id\": \"%s\", \"compiler\": \"%s\", \"cpu_variant\": ", INFERD_VERSION,
+                   version_build_id(), COMPILER);
         buf_json_string(out, variant.data, variant.len);
         if (backend) {
             bool computes = strcmp(backend, "null") != 0;
@@ -58,7 +112,8 @@ void version_describe(bool json, const char *backend, struct buf *out) {
         }
         buf_puts(out, "}}\n");
     } else {
-        buf_printf(out, "inferd %s\n%-14s %s\n%-14s %s\n", INFERD_VERSION, "compiler", COMPILER, "cpu variant",
+        buf_printf(out, "inferd %s\n%-14s %s\n%-14s %s\n%-14s %s\n", INFERD_VERSION, "build id",
+                   version_build_id()[0] ? version_build_id() : "none", "compiler", COMPILER, "cpu variant",
                    variant.len > 0 ? variant.data : "none");
         for (size_t i = 0; i < n; i++) {
             buf_printf(out, "%-14s %s\n", libraries[i].name, libraries[i].version);

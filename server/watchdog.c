@@ -14,8 +14,7 @@
 #define EXIT_DEVICE 4
 #define LAST_WORDS_MS 1000 /* for the errors that end what ran */
 
-/* Seconds since the engine got something to do or ended a step; 0 while it has nothing to do. */
-static double silence(const struct server *s) {
+double watchdog_silence(const struct server *s) {
     if (s->n_running_choices == 0) {
         return 0;
     }
@@ -27,7 +26,7 @@ static double silence(const struct server *s) {
 }
 
 bool watchdog_stalled(const struct server *s) {
-    return silence(s) > s->config->stall_timeout;
+    return watchdog_silence(s) > s->config->stall_timeout;
 }
 
 static void report(const struct server *s, double seconds) {
@@ -85,7 +84,7 @@ void watchdog_tick(struct server *s) {
     if (s->device_lost) {
         end_without_device(s);
     }
-    double seconds = silence(s);
+    double seconds = watchdog_silence(s);
     bool stalled = seconds > s->config->stall_timeout;
     if (stalled && !s->stalled) {
         report(s, seconds);

@@ -6,6 +6,9 @@
 
 struct server;
 
+/* Seconds since the engine got something to do or ended a step; 0 while it has nothing to do. */
+double watchdog_silence(const struct server *s);
+
 /* Is the engine over stall_timeout with a step? */
 bool watchdog_stalled(const struct server *s);
 

@@ -11,3 +11,9 @@ uint64_t clock_now_ns(void) {
 int64_t clock_unix_time(void) {
     return (int64_t)time(NULL);
 }
+
+double clock_lap(uint64_t *since) {
+    uint64_t before = *since;
+    *since = clock_now_ns();
+    return (double)(*since - before) / 1e9;
+}

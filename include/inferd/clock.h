@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 uint64_t clock_now_ns(void);   /* CLOCK_MONOTONIC */
+double clock_lap(uint64_t *since); /* seconds since *since, which becomes now */
 int64_t clock_unix_time(void); /* seconds since 1970 */
 
 #endif

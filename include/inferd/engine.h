@@ -60,6 +60,17 @@ enum engine_memory {
     ENGINE_MEMORY_KINDS
 };
 
+/* What engine_open does, in this order. */
+enum engine_load_phase {
+    ENGINE_LOAD_TEXT,   /* tokenizer and chat template */
+    ENGINE_LOAD_DEVICE, /* the model's headers, and the device that will compute */
+    ENGINE_LOAD_WEIGHTS,
+    ENGINE_LOAD_MEMORY,    /* workspace, KV, the arrays of a step */
+    ENGINE_LOAD_WARM_UP,   /* what a device runs once: choice of algorithms, graphs */
+    ENGINE_LOAD_SELF_TEST, /* the first step */
+    ENGINE_LOAD_PHASES
+};
+
 struct engine_info {
     const char *architecture; /* "llama", "qwen2", ... */
     const char *model_name;   /* from the file's metadata, or its file name */
@@ -76,6 +87,7 @@ struct engine_info {
     size_t weight_bytes, kv_bytes, workspace_bytes;
     size_t memory_planned[ENGINE_MEMORY_KINDS]; /* bytes: as computed before they were taken, and as they are */
     size_t memory_used[ENGINE_MEMORY_KINDS];
+    double load_seconds[ENGINE_LOAD_PHASES];
 };
 
 /* Load the model, take all memory, run one self-test token, start the thread. Blocks (seconds). */
@@ -275,6 +287,7 @@ void engine_drain(struct engine *e);
 
 /* Upper bounds of the buckets of histograms over steps; what is above all of them is counted in one more. */
 #define ENGINE_STEP_TOKENS_BOUNDS 1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384
+#define ENGINE_STEP_SEQUENCES_BOUNDS 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024
 #define ENGINE_STEP_SECONDS_BOUNDS                                                                                     \
     .0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10
 #define ENGINE_STEP_BUCKETS 18
@@ -298,6 +311,7 @@ struct engine_stats {
     uint64_t last_step_ns; /* clock_now_ns of the last finished step */
     bool idle;             /* nothing to do */
     struct engine_histogram step_tokens;      /* tokens computed in a step */
+    struct engine_histogram step_sequences;   /* sequences that had a part in it */
     struct engine_histogram step_seconds;     /* s a step took */
     struct engine_histogram sampling_seconds; /* s of it spent on sampling and telling the tokens */
 };

@@ -1,4 +1,6 @@
+#include "http.h"
 #include "metrics.h"
+#include "version.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -24,10 +26,11 @@ static const struct metrics_view view = {
     .stats = {
         .kv_blocks = 10, .kv_blocks_used = 5, .kv_blocks_cached = 3, .running = 2, .waiting = 3,
         .prefix_cache_queries = 70, .cached_tokens = 50,
+        .step_sequences = {.counts = {[1] = 1, [2] = 3}, .sum = 11},
         .step_tokens = {.counts = {1, 2, [3] = 4, [13] = 8}, .sum = 99}}};
 
 static bool has_line(const char *text, const char *line) {
-    char wanted[512];
+    char wanted[1024];
     snprintf(wanted, sizeof wanted, "\n%s\n", line);
     return strstr(text, wanted) != NULL;
 }
@@ -51,6 +54,25 @@ Test(metrics, every_series_is_there_at_zero) {
 #undef X
     cr_assert(has_line(text, "vllm:request_success_total{model_name=\"m\",engine=\"0\",finished_reason=\"abort\"} 0"));
     cr_assert(has_line(text, "http_requests_total{handler=\"/v1/completions\",method=\"POST\",status=\"5xx\"} 0"));
+    free(text);
+}
+
+Test(metrics, what_runs_and_how_it_started) {
+    struct metrics m = {0};
+    struct metrics_view v = view;
+    v.load_seconds[ENGINE_LOAD_WEIGHTS] = 2.5;
+    v.last_step_age = 0.25;
+    char *text = page(&m, &v), wanted[512];
+    cr_assert(has_line(text, "inferd_model_load_seconds{phase=\"weights\"} 2.5"));
+    cr_assert(has_line(text, "inferd_model_load_seconds{phase=\"text\"} 0"));
+    cr_assert(has_line(text, "inferd_engine_last_step_age_seconds 0.25"));
+    cr_assert(has_line(text, "inferd_step_sequences_bucket{le=\"2.0\"} 1"));
+    cr_assert(has_line(text, "inferd_step_sequences_bucket{le=\"4.0\"} 4"));
+    cr_assert(has_line(text, "inferd_step_sequences_sum 11"));
+    snprintf(wanted, sizeof wanted,
+             "inferd_build_info{version=\"%s\",build_id=\"%s\",compiler=\"%s\",libmicrohttpd=\"%s\"} 1", version_number(),
+             version_build_id(), version_compiler(), http_library_version());
+    cr_assert(has_line(text, wanted), "%s", wanted);
     free(text);
 }
 
