@@ -141,6 +141,20 @@ static int open_http(struct server *s, struct sockets *sockets, struct tls *tls,
     return http_open(s->loop, &config, &app, sockets->list, sockets->n, tls, &s->http, err);
 }
 
+void doors_tell_certificate(const struct server *s) {
+    time_t end = http_certificate_end(s->http);
+    struct tm day;
+    char text[32];
+    if (end <= 0 || !gmtime_r(&end, &day) || !strftime(text, sizeof text, "%F", &day)) {
+        return;
+    }
+    if (end < time(NULL)) {
+        log_warn("the TLS certificate has ended on %s: clients will refuse it", text);
+    } else {
+        log_info("the TLS certificate is good until %s", text);
+    }
+}
+
 int doors_open(struct server *s, bool has_keys, struct error *err) {
     const struct config *c = s->config;
     struct sockets sockets = {0};
@@ -156,6 +170,7 @@ int doors_open(struct server *s, bool has_keys, struct error *err) {
         rc = open_http(s, &sockets, tls, err);
         if (rc == 0) { /* they are its own now */
             free(sockets.list);
+            doors_tell_certificate(s);
             return 0;
         }
     }

@@ -14,4 +14,7 @@ struct server;
  */
 int doors_open(struct server *s, bool has_keys, struct error *err);
 
+/* Log until when the certificate in use is good: a warning where it is over. Nothing without TLS. */
+void doors_tell_certificate(const struct server *s);
+
 #endif

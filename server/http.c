@@ -631,6 +631,10 @@ int http_reload_certificate(struct http *h, const char *certificate, const char 
     return tls_reload(h->tls, certificate, key, err);
 }
 
+time_t http_certificate_end(const struct http *h) {
+    return h->tls ? tls_not_after(h->tls) : 0;
+}
+
 const char *http_library_version(void) {
     return MHD_get_version();
 }

@@ -17,6 +17,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <time.h>
 
 struct http;
 struct exchange;
@@ -71,6 +72,7 @@ void http_start_accepting(struct http *h);
  * they are. On failure (ERROR_MODEL; err->param = the setting) the pair in use stays.
  */
 int http_reload_certificate(struct http *h, const char *certificate, const char *key, struct error *err);
+time_t http_certificate_end(const struct http *h); /* when the one in use ends; 0: there is no TLS */
 
 /* From now on every answer closes its connection, and says so. Inherited sockets of the public door are let go: what
  * waits there is for the next process. */

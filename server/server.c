@@ -258,6 +258,15 @@ static void on_hangup(void *arg) {
     } else {
         log_info("API keys read again: %zu", s->auth.n);
     }
+    const struct config *c = s->config;
+    if (!c->tls_certificate[0]) {
+        return;
+    }
+    if (http_reload_certificate(s->http, c->tls_certificate, c->tls_key, &err)) {
+        log_error("the certificate stays as it was: %s", err.message);
+    } else {
+        doors_tell_certificate(s);
+    }
 }
 
 static void on_tick(void *arg) {

@@ -11,6 +11,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import time
 from dataclasses import dataclass
 
@@ -90,8 +91,21 @@ def sanitizer_report(text):
     return any(mark in text for mark in ("Sanitizer", "runtime error:", "Assertion"))
 
 
+HAND_OVER = """
+import os, sys
+fds = [os.dup(int(fd)) for fd in sys.argv[1].split(",")]
+fds = [os.dup2(fd, 100 + i) for i, fd in enumerate(fds)]
+for i, fd in enumerate(fds):
+    os.dup2(fd, 3 + i)
+os.environ.setdefault("LISTEN_PID", str(os.getpid()))
+os.environ.setdefault("LISTEN_FDS", str(len(fds)))
+os.closerange(3 + len(fds), 256)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
 class Daemon:
-    def __init__(self, log, environment=None, arguments=(), program=INFERD, **settings):
+    def __init__(self, log, environment=None, arguments=(), program=INFERD, inherit=(), **settings):
         self.port = free_port()
         self.log = log
         settings = {"model": MODEL, "host": "127.0.0.1", "port": self.port, **settings}
@@ -103,10 +117,11 @@ class Daemon:
         # settings of whoever runs the tests must not reach the daemon
         env = {k: v for k, v in os.environ.items() if not k.startswith("INFERD")}
         env.update(environment or {})
+        command, fds = [program, "serve", *flags, *arguments], [s.fileno() for s in inherit]
+        if inherit:  # as systemd does for a socket unit: the tests' sockets as descriptors from 3 on
+            command = [sys.executable, "-c", HAND_OVER, ",".join(map(str, fds)), *command]
         with open(log, "ab") as out:
-            self.process = subprocess.Popen(
-                [program, "serve", *flags, *arguments], stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=env
-            )
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=env, pass_fds=fds)
         self._model = None
         self.key = None
         self.streams = []  # all that were opened: `stop` closes what a failed test left
@@ -172,6 +187,9 @@ class Daemon:
         s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return s
 
+    def connection(self, timeout):
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+
     def request(self, method, path, body=None, headers=None, timeout=60):
         headers = dict(headers or {})
         if self.key is not None:
@@ -180,7 +198,7 @@ class Daemon:
             body = json.dumps(body).encode()
         if body is not None:
             headers.setdefault("Content-Type", "application/json")
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout * SLOW)
+        connection = self.connection(timeout * SLOW)
         try:
             connection.request(method, path, body, headers)
             response = connection.getresponse()
