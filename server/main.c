@@ -1,19 +1,15 @@
 /* inferd COMMAND [arguments]: the table of commands. */
 #include "cmd/cmd.h"
+#include "cmd/manual.h"
 #include "version.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
-struct command {
-    const char *name, *about;
-    int (*run)(int argc, char **argv);
-};
-
 static int cmd_help(int argc, char **argv);
 
-static const struct command commands[] = {
+static const struct manual_command commands[] = {
     {"serve", "answer requests over HTTP, as the OpenAI API does", cmd_serve},
     {"chat", "talk to a model in the terminal", cmd_chat},
     {"tokenize", "show how a model cuts text into tokens", cmd_tokenize},
@@ -52,7 +48,7 @@ static int unknown_command(const char *name) {
     return 2;
 }
 
-static const struct command *find_command(const char *name) {
+static const struct manual_command *find_command(const char *name) {
     for (size_t i = 0; i < N_COMMANDS; i++) {
         if (strcmp(name, commands[i].name) == 0) {
             return &commands[i];
@@ -62,11 +58,21 @@ static const struct command *find_command(const char *name) {
 }
 
 static int cmd_help(int argc, char **argv) {
+    const size_t n = N_COMMANDS - 1; /* all but this one, which describes nothing of its own */
+    if (argc == 1 && strcmp(argv[0], "--man") == 0) {
+        return manual_print(commands, n);
+    }
+    if (argc == 1 && strcmp(argv[0], "--man-conf") == 0) {
+        return manual_print_conf();
+    }
+    if (argc == 1 && strcmp(argv[0], "--bash-completion") == 0) {
+        return manual_print_completion(commands, n);
+    }
     if (argc == 0 || argv[0][0] == '-') {
         print_usage(stdout);
         return 0;
     }
-    const struct command *c = find_command(argv[0]);
+    const struct manual_command *c = find_command(argv[0]);
     char flag[] = "--help", *args[] = {flag, NULL};
     return c ? c->run(c->run == cmd_help ? 0 : 1, args) : unknown_command(argv[0]);
 }
@@ -83,7 +89,7 @@ static int run(int argc, char **argv) {
         printf("inferd %s\n", version_number());
         return 0;
     }
-    const struct command *c = find_command(argv[1]);
+    const struct manual_command *c = find_command(argv[1]);
     return c ? c->run(argc - 2, argv + 2) : unknown_command(argv[1]);
 }
 

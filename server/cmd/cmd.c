@@ -1,5 +1,7 @@
 #include "cmd/cmd.h"
 
+#include "cmd/manual.h"
+
 #include <errno.h>
 #include <inferd/log.h>
 #include <stdio.h>
@@ -97,6 +99,9 @@ static int gather(const struct command_line *line, struct command_state *state, 
 bool cmd_begin(const struct command_line *line, int argc, char **argv, struct command_state *state, int *code) {
     const struct option_group groups[] = {{line->own, 0}, {config_settings(), line->config_only}};
     struct error err;
+    if (manual_answer(line, argc, argv, code)) {
+        return false;
+    }
     if (options_parse(argc, argv, groups, 2, line->max_operands, &state->flags, &err) != 0) {
         const char *name = line->help.usage + strlen("inferd ");
         fprintf(stderr, "inferd: %s (see: inferd %.*s --help)\n", err.message, (int)strcspn(name, " "), name);
