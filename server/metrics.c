@@ -1,5 +1,6 @@
 #include "metrics.h"
 
+#include "gpu_monitor.h"
 #include "http.h"
 #include "process_stats.h"
 #include "version.h"
@@ -94,6 +95,10 @@ static void labels(struct page *p, bool with_common, const char *own, const char
 }
 
 static void number(struct buf *out, double v) {
+    if (isnan(v)) {
+        buf_puts(out, "NaN");
+        return;
+    }
     buf_printf(out, v == floor(v) && fabs(v) < 1e15 ? "%.0f" : "%.17g", v);
 }
 
@@ -268,6 +273,21 @@ static void memory(struct page *p, const char *name, const char *help, const siz
     }
 }
 
+static void gpu(struct page *p, const double values[GPU_VALUES], size_t ordinal) {
+    char own[96];
+#define X(field, type, name, extra, help)                                                                              \
+    snprintf(own, sizeof own, "gpu=\"%zu\"%s%s", ordinal, extra[0] ? "," : "", extra);                                 \
+    value(p, type, name, own, help, values[field]);
+    METRICS_GPU(X)
+#undef X
+#define X(bit, reason)                                                                                                 \
+    snprintf(own, sizeof own, "gpu=\"%zu\",reason=\"%s\"", ordinal, reason);                                           \
+    value(p, "gauge", "inferd_gpu_throttled", own, "1 while the GPU's clocks are held down, by reason.",              \
+          ((unsigned)values[GPU_THROTTLE] & (bit)) != 0);
+    METRICS_GPU_THROTTLE(X)
+#undef X
+}
+
 static void load_seconds(struct page *p, const double seconds[ENGINE_LOAD_PHASES]) {
     static const char *const phases[ENGINE_LOAD_PHASES] = {
         [ENGINE_LOAD_TEXT] = "text",     [ENGINE_LOAD_DEVICE] = "device",   [ENGINE_LOAD_WEIGHTS] = "weights",
@@ -332,6 +352,9 @@ void metrics_write(const struct metrics *m, const struct metrics_view *view, str
            view->memory_used);
     load_seconds(&p, view->load_seconds);
     build_info(&p);
+    if (view->gpu) {
+        gpu(&p, view->gpu, view->gpu_ordinal);
+    }
     cache_config(&p, view);
 #define X(field, buckets, name, help)                                                                                  \
     histogram(&p, "inferd_", name, "", help, &m->field, buckets);                                                      \

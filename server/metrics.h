@@ -177,6 +177,30 @@ struct answer_facts {
 };
 void metrics_count_answer(struct metrics *m, size_t endpoint, const struct answer_facts *a);
 
+/* Of the GPU, where one is watched (gpu_monitor.h); label gpu: CUDA's number of it. X(value, type, name, labels, help) */
+#define METRICS_GPU(X)                                                                                                 \
+    X(GPU_UP, "gauge", "inferd_gpu_up", "", "1 while the driver answers for the GPU.")                                \
+    X(GPU_MEMORY_USED, "gauge", "inferd_gpu_memory_used_bytes", "", "Memory of the GPU in use, by all processes.")    \
+    X(GPU_MEMORY_TOTAL, "gauge", "inferd_gpu_memory_total_bytes", "", "Memory of the GPU.")                           \
+    X(GPU_TEMPERATURE, "gauge", "inferd_gpu_temperature_celsius", "", "Temperature of the GPU.")                      \
+    X(GPU_POWER, "gauge", "inferd_gpu_power_watts", "", "Power that the GPU draws.")                                  \
+    X(GPU_ENERGY, "counter", "inferd_gpu_energy_joules_total", "", "Energy used since the driver was loaded.")        \
+    X(GPU_BUSY, "gauge", "inferd_gpu_busy_ratio", "", "Share of the time in which anything ran on the GPU, 0 to 1.")  \
+    X(GPU_ECC_CORRECTED, "counter", "inferd_gpu_ecc_errors_total", "severity=\"corrected\"",                          \
+      "Errors of the GPU's memory since the driver was loaded.")                                                      \
+    X(GPU_ECC_UNCORRECTED, "counter", "inferd_gpu_ecc_errors_total", "severity=\"uncorrected\"", "")                  \
+    X(GPU_XIDS, "counter", "inferd_gpu_xid_errors_total", "", "Xid errors that the driver reported since the start.") \
+    X(GPU_LAST_XID, "gauge", "inferd_gpu_last_xid", "", "Number of the last Xid error, 0 before the first.")
+
+/* inferd_gpu_throttled{reason}: X(bit of NVML's clocks event reasons, reason) */
+#define METRICS_GPU_THROTTLE(X)                                                                                        \
+    X(0x04, "sw_power_cap")                                                                                           \
+    X(0x08, "hw_slowdown")                                                                                            \
+    X(0x10, "sync_boost")                                                                                             \
+    X(0x20, "sw_thermal")                                                                                             \
+    X(0x40, "hw_thermal")                                                                                             \
+    X(0x80, "hw_power_brake")
+
 struct metrics_view {
     double running, waiting, ready; /* requests */
     double waiting_tokens;          /* of their prompts */
@@ -189,6 +213,8 @@ struct metrics_view {
     size_t kv_block_size, kv_blocks, max_model_len;
     size_t memory_planned[ENGINE_MEMORY_KINDS], memory_used[ENGINE_MEMORY_KINDS]; /* bytes; zeros while loading */
     double load_seconds[ENGINE_LOAD_PHASES];                                      /* zeros while loading */
+    const double *gpu; /* [GPU_VALUES], NULL where none is watched */
+    size_t gpu_ordinal;
 };
 
 #define METRICS_CONTENT_TYPE "text/plain; version=0.0.4; charset=utf-8"

@@ -1,6 +1,7 @@
 #include "probe.h"
 
 #include "api_common.h"
+#include "gpu_monitor.h"
 #include "http.h"
 #include "request.h"
 #include "server_state.h"
@@ -52,6 +53,12 @@ void probe_metrics(struct server *s, struct exchange *x) {
         memcpy(view.memory_planned, s->info.memory_planned, sizeof view.memory_planned);
         memcpy(view.memory_used, s->info.memory_used, sizeof view.memory_used);
         memcpy(view.load_seconds, s->info.load_seconds, sizeof view.load_seconds);
+    }
+    double gpu[GPU_VALUES];
+    if (s->gpu) {
+        gpu_monitor_read(s->gpu, gpu);
+        view.gpu = gpu;
+        view.gpu_ordinal = s->gpu_ordinal;
     }
     metrics_write(&s->metrics, &view, &body);
     exchange_reply(x, 200, METRICS_CONTENT_TYPE, &body);

@@ -2,6 +2,8 @@
 
 #include "config.h"
 #include "doors.h"
+#include "gpu_library.h"
+#include "gpu_monitor.h"
 #include "http.h"
 #include "loop.h"
 #include "request.h"
@@ -83,7 +85,26 @@ const char *server_refusal(const struct server *s) {
     if (watchdog_stalled(s)) {
         return "the engine makes no progress";
     }
-    return NULL;
+    return gpu_monitor_trouble(s->gpu);
+}
+
+/* Figures of the GPU, where its driver has them: of the one that was asked for, from the first scrape on; of the one that
+ * device = auto took, when it is known. */
+static void watch_gpu(struct server *s) {
+    const char *number = strchr(s->config->device, ':');
+    struct error err;
+    s->gpu_ordinal = number ? strtoul(number + 1, NULL, 10) : 0;
+    const struct gpu_monitor_config config = {
+        .library = GPU_LIBRARY,
+        .libcuda = "libcuda.so.1",
+        .dev = "/dev",
+        .ordinal = s->gpu_ordinal,
+        .period_ms = GPU_MONITOR_PERIOD_MS,
+        .patience_ms = GPU_MONITOR_PATIENCE_MS,
+    };
+    if (gpu_monitor_open(&config, &s->gpu, &err) != 0) {
+        log_warn("no figures of the GPU in the metrics: %s", err.message);
+    }
 }
 
 /* ---- the engine ---------------------------------------------------------------------------------------------- */
@@ -144,6 +165,9 @@ static void load_after(void *arg) {
     engine_get_info(s->engine, &s->info);
     engine_set_notify(s->engine, on_notify, s->loop);
     make_fingerprint(s);
+    if (strcmp(s->config->device, "auto") == 0 && strcmp(s->info.backend, "cuda") == 0) {
+        watch_gpu(s);
+    }
     s->phase = SERVER_READY;
     http_start_accepting(s->http);
     supervision_ready(s);
@@ -288,6 +312,9 @@ static int open_all(struct server *s, struct load *load, struct error *err) {
         return error_memory(err);
     }
     route_register(s);
+    if (strncmp(s->config->device, "cuda", 4) == 0) {
+        watch_gpu(s);
+    }
     if (load_keys(s, err) || loop_open(&s->loop, err) || supervision_open(s, err)) {
         return -1;
     }
@@ -322,6 +349,9 @@ static void close_all(struct server *s) {
     loop_timer_free(s->tick);
     deadlines_close(&s->deadlines);
     engine_close(s->engine);
+    if (!gpu_monitor_close(s->gpu)) {
+        log_warn("the GPU's driver does not answer; ending without it");
+    }
     loop_free(s->loop);
     admission_destroy(&s->admission);
     auth_free(&s->auth);

@@ -16,6 +16,7 @@
 
 struct config;
 struct exchange;
+struct gpu_monitor;
 struct http;
 struct loop;
 struct loop_timer;
@@ -52,6 +53,8 @@ struct server {
     uint64_t next_ping_ns; /* no stream is silent for long enough before */
     bool stalled;               /* the watchdog said so in the log */
     bool device_lost;           /* and the process ends at the next tick */
+    struct gpu_monitor *gpu;    /* NULL where no GPU is used or its driver tells nothing */
+    size_t gpu_ordinal;         /* CUDA's number of it */
 
     struct supervision supervision;
     struct loop_timer *drain_timer;

@@ -9,7 +9,7 @@ import exposition
 import prometheus
 import pytest
 from conftest import SLOW, wait_for
-from faults import write_tiny_model
+from faults import BUILD, write_tiny_model
 from test_metrics import check_identity, family, total
 
 
@@ -116,3 +116,76 @@ def test_sequences_of_a_step(tiny):
     check_identity(m)
     buckets = {dict(labels)["le"]: v for labels, v in family(m, "inferd_step_sequences_bucket").items()}
     assert buckets["4.0"] > buckets["2.0"] and buckets["4.0"] == buckets["+Inf"] == total(m, "inferd_step_tokens_count")
+
+
+# --- the GPU: the emulated CUDA module beside a fake management library (tests/unit/fake_nvml.c)
+
+MODULE = os.path.join(BUILD, "tests", "emu", "inferd-cuda.so")
+FAKE_DRIVER = os.path.join(BUILD, "tests", "unit")
+needs_gpu = pytest.mark.skipif(not (os.path.exists(MODULE) and os.path.exists(os.path.join(FAKE_DRIVER, "libnvidia-ml.so.1"))),
+                               reason="the emulated CUDA module or the fake management library is not built")
+
+
+def with_gpu(tiny, orders, **settings):
+    environment = {"INFERD_EMU": "fast,memory=512M", "LD_LIBRARY_PATH": FAKE_DRIVER, "FAKE_NVML": str(orders)}
+    return tiny(device="cuda", cuda_module=MODULE, max_sequences=4, max_batched_tokens=32, environment=environment, **settings)
+
+
+def tell(path, text):
+    with open(f"{path}.next", "w", encoding="ascii") as f:
+        f.write(text)
+    os.replace(f"{path}.next", path)
+
+
+@needs_gpu
+def test_figures_of_the_gpu(tiny, tmp_path):
+    d = with_gpu(tiny, tmp_path / "orders", ready=False)
+
+    def page():
+        try:
+            return d.get("/metrics").body.decode()
+        except OSError:
+            return None
+
+    first = wait_for(page, 20, "the first page")  # the model is being loaded
+    gpu = {f for f in exposition.check(first) if f.startswith("inferd_gpu_")}
+    assert len(gpu) == 11
+    d.wait_ready()
+    wait_for(lambda: total(d.metrics(), "inferd_gpu_energy_joules_total") > 0, 10, "figures of the GPU")
+    last = d.get("/metrics").body.decode()
+    assert {f for f in exposition.check(last) if f.startswith("inferd_gpu_")} == gpu
+    m = d.metrics()
+    label = (("gpu", "0"),)
+    assert m["inferd_gpu_memory_used_bytes", label] == 2**30 + 1  # NVML's second: CUDA says where its first is on the bus
+    assert m["inferd_gpu_temperature_celsius", label] == 41 and m["inferd_gpu_power_watts", label] == 123.5
+    assert m["inferd_gpu_busy_ratio", label] == 0.75 and m["inferd_gpu_up", label] == 1
+    assert m["inferd_gpu_ecc_errors_total", (*label, ("severity", "uncorrected"))] == 2
+    held = {dict(labels)["reason"] for labels, v in family(m, "inferd_gpu_throttled").items() if v == 1}
+    assert held == {"sw_power_cap", "hw_thermal"}
+    assert complaints(last) == expected_complaints(last)
+
+
+@needs_gpu
+def test_nvidia_container_toolkit_48_and_ollama_7771(tiny, tmp_path):
+    """The driver stops answering: not ready, with the reason. It hangs: the process ends all the same."""
+    orders = tmp_path / "orders"
+    d = with_gpu(tiny, orders)
+    assert d.get("/readyz").status == 200
+    tell(orders, "rc=999\nxid=79\n")
+    wait_for(lambda: d.get("/readyz").status == 503, 10, "readyz is 503")
+    assert d.get("/readyz").json()["reason"] == "the GPU's driver gives an error for it"
+    assert d.get("/livez").status == 200 and d.gauge("ready") == 0 and d.gauge("gpu_up") == 0 and d.gauge("gpu_last_xid") == 79
+    assert "Xid 79" in d.log_text() and "Unknown Error" in d.log_text()
+    assert d.complete("hi", max_tokens=3).status == 200
+    tell(orders, "hang=1\n")
+    time.sleep(2.5)  # a look begins, and does not end
+    began = time.monotonic()
+    d.signal()
+    assert d.wait_exit(20) == 0
+    assert time.monotonic() - began < 5 * SLOW
+    assert "the GPU's driver does not answer; ending without it" in d.log_text()
+
+
+def test_no_figures_of_a_gpu_that_is_not_used(tiny):
+    d = tiny(environment={"LD_LIBRARY_PATH": FAKE_DRIVER}, device="cpu")
+    assert not [n for n, _ in d.metrics() if n.startswith("inferd_gpu_")]

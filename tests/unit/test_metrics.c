@@ -1,8 +1,10 @@
+#include "gpu_monitor.h"
 #include "http.h"
 #include "metrics.h"
 #include "version.h"
 
 #include <criterion/criterion.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,6 +56,25 @@ Test(metrics, every_series_is_there_at_zero) {
 #undef X
     cr_assert(has_line(text, "vllm:request_success_total{model_name=\"m\",engine=\"0\",finished_reason=\"abort\"} 0"));
     cr_assert(has_line(text, "http_requests_total{handler=\"/v1/completions\",method=\"POST\",status=\"5xx\"} 0"));
+    free(text);
+}
+
+Test(metrics, of_a_gpu) {
+    struct metrics m = {0};
+    struct metrics_view v = view;
+    double gpu[GPU_VALUES] = {[GPU_UP] = 1, [GPU_TEMPERATURE] = NAN, [GPU_ECC_CORRECTED] = 7, [GPU_THROTTLE] = 0x45};
+    char *text = page(&m, &v);
+    cr_assert(!strstr(text, "inferd_gpu_"));
+    free(text);
+    v.gpu = gpu;
+    v.gpu_ordinal = 3;
+    text = page(&m, &v);
+    cr_assert(has_line(text, "inferd_gpu_up{gpu=\"3\"} 1"));
+    cr_assert(has_line(text, "inferd_gpu_temperature_celsius{gpu=\"3\"} NaN"));
+    cr_assert(has_line(text, "inferd_gpu_ecc_errors_total{gpu=\"3\",severity=\"corrected\"} 7"));
+    cr_assert(has_line(text, "inferd_gpu_throttled{gpu=\"3\",reason=\"sw_power_cap\"} 1"));
+    cr_assert(has_line(text, "inferd_gpu_throttled{gpu=\"3\",reason=\"hw_slowdown\"} 0"));
+    cr_assert(has_line(text, "inferd_gpu_throttled{gpu=\"3\",reason=\"hw_thermal\"} 1"));
     free(text);
 }
 
