@@ -307,6 +307,7 @@ static void on_tick(void *arg) {
 
 static int open_all(struct server *s, struct load *load, struct error *err) {
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGCHLD, SIG_IGN); /* we have no children; process 1 of a container gets other people's, who shall be no zombies */
     s->model = served_name(s->config);
     if (!s->model) {
         return error_memory(err);

@@ -377,8 +377,8 @@ def fake(tmp_path):
     model = tmp_path / "fake.gguf"
     model.touch()
 
-    def start_one(ready=True, environment=None, **settings):
-        d = Daemon(tmp_path / f"fake-log{len(daemons)}", environment=environment, program=FAKE, model=str(model), **settings)
+    def start_one(ready=True, environment=None, program=FAKE, **settings):
+        d = Daemon(tmp_path / f"fake-log{len(daemons)}", environment=environment, program=program, model=str(model), **settings)
         daemons.append(d)
         return d.wait_ready() if ready else d
 
