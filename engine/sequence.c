@@ -266,6 +266,7 @@ int sequence_new(const struct engine_request *r, const struct sequence_limits *l
     s->id = r->id;
     s->parent_id = r->parent;
     s->priority = r->priority;
+    s->tenant_cost = r->tenant_cost;
     s->tenant_id = r->tenant;
     memcpy(s->cache_salt, r->cache_salt, sizeof s->cache_salt);
     s->may_hit = r->n_prompt_logprobs < 0 && !r->score_only;

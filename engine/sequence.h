@@ -83,6 +83,7 @@ struct sequence {
     uint64_t arrival_ns; /* when, on a clock that never goes back */
     struct heap_node wait_node;
     uint64_t tenant_id;
+    uint32_t tenant_cost; /* 0 = 1 */
     int32_t priority;
     double rank;
 

@@ -100,6 +100,7 @@ void wait_queue_enter(struct wait_queue *q, struct sequence *s) {
         list_remove(&t->node); /* idle no more */
     }
     s->tenant = t;
+    t->cost = s->tenant_cost ? s->tenant_cost : 1;
     s->rank = rank_of(q, s);
 }
 
@@ -113,7 +114,7 @@ void wait_queue_leave(struct wait_queue *q, struct sequence *s) {
 
 void wait_queue_charge(struct wait_queue *q, const struct sequence *s, uint64_t cost) {
     (void)q;
-    s->tenant->served += cost;
+    s->tenant->served += cost * s->tenant->cost;
 }
 
 /* ---- waiting ---- */

@@ -21,6 +21,8 @@
  * A preempted sequence was admitted once already, and its client is in the middle of an answer: it goes before all who
  * never ran; with priorities, before those that do not rank before it.
  *
+ * Tenants of unlike weight: the work of a tenant with cost c counts c times, so that its share is 1/c of another's.
+ *
  * WAIT_MAX_TENANTS tenants are told apart at a time. One that has neither waiting nor running sequences may be
  * forgotten when a new one needs its place, longest idle first; if none is idle, further ones share one place.
  *
@@ -40,6 +42,7 @@ enum scheduling { SCHEDULING_FCFS, SCHEDULING_PRIORITY };
 struct tenant {
     uint64_t id;
     uint64_t served;      /* the virtual token counter */
+    uint64_t cost;        /* by which its work is multiplied there, as its newest request says */
     size_t n_sequences;   /* waiting and running */
     struct heap waiting;  /* by sequence_before */
     struct list node;     /* in `backlogged` while waiting is not empty, else in `idle` while n_sequences is 0 */

@@ -5,6 +5,7 @@
 #include "server_state.h"
 
 #include <inferd/clock.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -24,7 +25,7 @@ void json_put_size(struct buf *out, size_t n) {
 
 struct api_error api_error_of(const struct error *err) {
     static const char request[] = "invalid_request_error", server[] = "server_error";
-    struct api_error e = {500, server, NULL, err->param, err->message};
+    struct api_error e = {500, server, NULL, err->param, err->message, 0};
     switch (err->code) {
     case ERROR_INVALID:
         e.status = 400;
@@ -66,6 +67,15 @@ struct api_error api_error_of(const struct error *err) {
     return e;
 }
 
+struct api_error api_limit_error(enum key_rejection why, double seconds) {
+    static const char *const sentences[KEY_REJECTIONS] = {
+        [KEY_REJECTED_REQUESTS] = "this key has made all requests that it may make in a minute",
+        [KEY_REJECTED_TOKENS] = "this key has used all tokens that it may use in a minute, or the prompt has more than are left",
+        [KEY_REJECTED_CONCURRENT] = "this key has as many requests running and waiting as it may have at a time",
+    };
+    return (struct api_error){429, "rate_limit_error", API_RATE_LIMIT, NULL, sentences[why], seconds};
+}
+
 void api_error_write(const struct api_error *e, struct buf *out) {
     buf_puts(out, "{\"error\":{\"message\":");
     json_put_string(out, e->message);
@@ -94,12 +104,22 @@ void api_add_retry_after(struct server *s, struct exchange *x) {
     exchange_add_header(x, "Retry-After", seconds);
 }
 
+static void add_retry_after(struct server *s, struct exchange *x, double seconds) {
+    char text[24];
+    if (seconds > 0) {
+        snprintf(text, sizeof text, "%.0f", ceil(seconds - 1e-6));
+        exchange_add_header(x, "Retry-After", text[0] == '0' ? "1" : text);
+    } else {
+        api_add_retry_after(s, x);
+    }
+}
+
 void api_reply_error(struct server *s, struct exchange *x, const struct api_error *e) {
     struct buf body = BUF_INIT;
     api_error_write(e, &body);
     buf_putc(&body, '\n');
     if (e->status == 429 || e->status == 503) {
-        api_add_retry_after(s, x);
+        add_retry_after(s, x, e->retry_after);
     }
     if (e->status == 401) {
         exchange_add_header(x, "WWW-Authenticate", "Bearer");

@@ -2,6 +2,8 @@
 #ifndef INFERD_API_COMMON_H
 #define INFERD_API_COMMON_H
 
+#include "key_ring.h"
+
 #include <inferd/buf.h>
 #include <inferd/error.h>
 #include <stddef.h>
@@ -17,7 +19,13 @@ struct api_error {
     const char *code;  /* NULL = null */
     const char *param; /* "" = null */
     const char *message;
+    double retry_after; /* s, of a 429; 0 = by the queue */
 };
+
+#define API_RATE_LIMIT "rate_limit_exceeded" /* the code of a key's limits */
+
+/* A key is over one of its limits; seconds until it is not, 0 = not known. */
+struct api_error api_limit_error(enum key_rejection why, double seconds);
 
 /* What the client is told about an error of ours. param and message are borrowed from it. */
 struct api_error api_error_of(const struct error *err);

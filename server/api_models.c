@@ -29,7 +29,7 @@ void api_models(struct server *s, struct exchange *x) {
         buf_putc(&body, '\n');
     } else {
         const struct api_error e = {404, "invalid_request_error", "model_not_found", "model",
-                                    "the model does not exist"};
+                                    "the model does not exist", 0};
         api_reply_error(s, x, &e);
         return;
     }

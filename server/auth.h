@@ -1,4 +1,4 @@
-/* API keys: kept and compared as SHA-256 digests, over all keys in constant time. */
+/* What a key proves and to what it leads: digests, and the identity that the engine may know. keys.h has the keys. */
 #ifndef INFERD_AUTH_H
 #define INFERD_AUTH_H
 
@@ -7,33 +7,29 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct api_keys;
-
-#define AUTH_DIGEST 32
-
-struct auth {
-    unsigned char (*digests)[AUTH_DIGEST]; /* [n], owned; n == 0: no key is needed */
-    size_t n;
-};
-
-int auth_init(struct auth *a, const struct api_keys *keys, struct error *err);
-void auth_free(struct auth *a); /* a zeroed one is fine */
+#define AUTH_DIGEST 32 /* bytes of SHA-256 */
 
 /* Whose a request is, as the engine may know it: a number for fair shares, and what separates cached prompts. */
 struct auth_identity {
     uint64_t tenant;                   /* of the key; 0: there are no keys */
-    unsigned char digest[AUTH_DIGEST]; /* of the key; all zero: there are no keys */
+    unsigned char digest[AUTH_DIGEST]; /* of the key, or of the salt that several share; all zero: there are no keys */
 };
 
+/* SHA-256 of bytes. ERROR_INTERNAL: there is none. */
+int auth_digest(const void *bytes, size_t len, unsigned char out[AUTH_DIGEST], struct error *err);
+
+/* The key in the value of an Authorization header (NULL if absent): NULL if it has none. */
+const char *auth_bearer(const char *authorization);
+
 /*
- * Does the value of an Authorization header (NULL if absent) carry one of the keys? True when there are none. *who (may
- * be NULL) is the same for the same key whatever other keys there are.
+ * The identity of a key with this digest; the same whatever other keys there are. Keys with the same salt (not "")
+ * find each other's cached prompts.
  */
-bool auth_check(const struct auth *a, const char *authorization, struct auth_identity *who);
+int auth_identify(const unsigned char digest[AUTH_DIGEST], const char *salt, struct auth_identity *out, struct error *err);
 
 /*
  * The salt of the prefix cache: other keys never share a block, and of one key only requests with the same cache_salt
- * (NULL: none) do. SHA-256 over a tag, the key's digest, and the salt's length and bytes. ERROR_INTERNAL: no SHA-256.
+ * (NULL: none) do. SHA-256 over a tag, the identity's digest, and the salt's length and bytes.
  */
 int auth_cache_salt(const struct auth_identity *who, const char *cache_salt, unsigned char out[AUTH_DIGEST],
                     struct error *err);

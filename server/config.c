@@ -1,8 +1,10 @@
 #include "config.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Sets offset and name, so that the positional initialiser behind it is the type. */
 #define AT(field) .offset = offsetof(struct config, field), .name = #field
@@ -43,7 +45,8 @@ static const struct setting rows[] = {
     {AT(api_key), SETTING_STRING, .initial = "", .value = "KEY", .group = "Listening", .flags = SETTING_SECRET,
      .help = "a key that clients must present; better as INFERD_API_KEY, since other users can see flags"},
     {AT(api_keys_file), SETTING_STRING, .initial = "", .value = "FILE", .group = "Listening",
-     .help = "file with one such key a line"},
+     .help = "file of named keys, as hashes, with scopes and limits (conf/api_keys.example; inferd key makes their lines); empty: "
+             "the file api_keys in $CREDENTIALS_DIRECTORY, where there is one (LoadCredential=api_keys:FILE in a systemd unit)"},
     {AT(insecure), SETTING_BOOL, .initial = "false", .group = "Listening",
      .help = "allow an address that others can reach without any key"},
 
@@ -214,6 +217,23 @@ static const char *environment_value(char *const *env, const char *name) {
     return NULL;
 }
 
+/* Keys that the service manager hands over. An access that fails for another reason than absence is found by config_check. */
+static int find_credentials(struct config *c, char *const *env, struct error *err) {
+    const char *folder = environment_value(env, "CREDENTIALS_DIRECTORY");
+    struct buf path = BUF_INIT;
+    if (c->api_keys_file[0] || !folder || !folder[0]) {
+        return 0;
+    }
+    buf_printf(&path, "%s/api_keys", folder);
+    int rc = path.failed ? error_memory(err) : 0;
+    if (rc == 0 && (access(path.data, F_OK) == 0 || errno != ENOENT)) {
+        rc = setting_set(settings_find(config_settings(), "api_keys_file", 13), c, "$CREDENTIALS_DIRECTORY", path.data, err);
+        err->code = rc != 0 && err->code == ERROR_INVALID ? ERROR_MODEL : err->code;
+    }
+    buf_free(&path);
+    return rc;
+}
+
 int config_load(struct config *c, const struct options *flags, char *const *env, struct buf *warnings,
                 struct error *err) {
     const char *path = flags ? options_value(flags, settings_find(config_settings(), "config", 6)) : NULL;
@@ -228,7 +248,10 @@ int config_load(struct config *c, const struct options *flags, char *const *env,
             return -1;
         }
     }
-    return flags ? options_apply(flags, config_settings(), c, err) : 0;
+    if (flags && options_apply(flags, config_settings(), c, err) != 0) {
+        return -1;
+    }
+    return find_credentials(c, env, err);
 }
 
 /* --- printing ------------------------------------------------------------------------------------------------ */

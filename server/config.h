@@ -125,14 +125,6 @@ int config_samplers(const struct config *c, struct sampler_order *out, struct er
 void config_engine_refused(struct error *err);
 enum log_level config_log_level(const struct config *c);
 
-/* The keys that clients may present: api_key, and the lines of api_keys_file (blank lines and # comments skipped). */
-struct api_keys {
-    char **keys; /* [n], NUL-terminated, none empty; owned */
-    size_t n;
-};
-int config_api_keys(const struct config *c, struct api_keys *out, struct error *err); /* ERROR_MODEL: FILE:LINE: reason */
-void api_keys_free(struct api_keys *k);
-
 /* What host, port, admin_listen and unix_socket_mode say. */
 #define LISTEN_MAX 8
 struct listen_plan {

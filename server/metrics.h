@@ -29,6 +29,7 @@
     X(rejected_not_found, "inferd_requests_rejected_total", "reason=\"not_found\"", "")                               \
     X(rejected_too_large, "inferd_requests_rejected_total", "reason=\"too_large\"", "")                               \
     X(rejected_queue_full, "inferd_requests_rejected_total", "reason=\"queue_full\"", "")                             \
+    X(rejected_rate_limit, "inferd_requests_rejected_total", "reason=\"rate_limit\"", "")                             \
     X(rejected_unavailable, "inferd_requests_rejected_total", "reason=\"unavailable\"", "")                           \
     X(rejected_deadline, "inferd_requests_rejected_total", "reason=\"deadline\"", "")                                 \
     X(rejected_error, "inferd_requests_rejected_total", "reason=\"error\"", "")                                       \

@@ -61,6 +61,7 @@ void probe_metrics(struct server *s, struct exchange *x) {
         view.gpu_ordinal = s->gpu_ordinal;
     }
     metrics_write(&s->metrics, &view, &body);
+    key_ring_metrics(&s->keys, &body);
     exchange_reply(x, 200, METRICS_CONTENT_TYPE, &body);
 }
 

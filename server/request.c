@@ -10,18 +10,20 @@
 
 #include <inferd/clock.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- birth and death ----------------------------------------------------------------------------------------- */
 
 struct request *request_open(struct server *s, struct exchange *x, const struct api *api,
-                             const struct auth_identity *who) {
+                             struct key *key) {
     struct error err;
     struct request *r = calloc(1, sizeof *r);
     if (!r || deadline_reserve(&s->deadlines, &err)) {
         free(r);
         return NULL;
     }
-    r->who = *who;
+    r->key = key_hold(key);
+    r->who = key ? key->spec.who : (struct auth_identity){0};
     r->server = s;
     r->api = api;
     r->exchange = x;
@@ -36,7 +38,32 @@ struct request *request_open(struct server *s, struct exchange *x, const struct 
     return r;
 }
 
+void request_enter(struct request *r) {
+    if (r->key) {
+        r->key->active++;
+        r->key_active = true;
+    }
+}
+
+const char *request_key_name(const struct request *r) {
+    return key_name(r->key);
+}
+
+/* It asks no more of its key: what its prompts took and did not use is given back. Before the client can know the end. */
+static void leave_key(struct request *r) {
+    if (r->key_active) {
+        r->key->active--;
+        r->key_active = false;
+    }
+    if (r->key && r->prompt_charged > r->prompt_computed) {
+        bucket_take(&r->key->tokens, -(double)(r->prompt_charged - r->prompt_computed), clock_now_ns());
+    }
+    r->prompt_charged = r->prompt_computed;
+}
+
 static void request_free(struct request *r) {
+    leave_key(r);
+    key_release(r->key);
     list_remove(&r->node);
     deadline_release(&r->server->deadlines, &r->deadline);
     for (size_t i = 0; i < r->n_choices; i++) {
@@ -68,6 +95,9 @@ void request_account(struct request *r) {
         length = length || r->choices[i].finish == FINISH_LENGTH;
         repetition = repetition || r->choices[i].finish == FINISH_REPETITION;
     }
+    if (r->n_choices > 0 && r->n_done == r->n_choices) {
+        leave_key(r);
+    }
     if (r->expired) {
         m->finished_deadline++;
     } else if (r->failed) {
@@ -88,6 +118,9 @@ static bool let_go(struct request *r) {
     }
     if (r->ticket.choices > 0) {
         admission_release(&r->server->admission, &r->ticket, clock_now_ns());
+    }
+    if (r->gone || r->failed || r->phase == REQUEST_ENDED) {
+        leave_key(r);
     }
     return true;
 }
@@ -133,8 +166,8 @@ void request_completed(struct request *r) {
 
 /* ---- errors -------------------------------------------------------------------------------------------------- */
 
-static uint64_t *rejection_counter(struct metrics *m, int status) {
-    switch (status) {
+static uint64_t *rejection_counter(struct metrics *m, const struct api_error *e) {
+    switch (e->status) {
     case 401:
     case 403:
         return &m->rejected_unauthorized;
@@ -145,11 +178,11 @@ static uint64_t *rejection_counter(struct metrics *m, int status) {
     case 431:
         return &m->rejected_too_large;
     case 429:
-        return &m->rejected_queue_full;
+        return e->code && strcmp(e->code, API_RATE_LIMIT) == 0 ? &m->rejected_rate_limit : &m->rejected_queue_full;
     case 503:
         return &m->rejected_unavailable;
     default:
-        return status < 500 ? &m->rejected_invalid : &m->rejected_error;
+        return e->status < 500 ? &m->rejected_invalid : &m->rejected_error;
     }
 }
 
@@ -159,10 +192,11 @@ void request_reject(struct request *r, const struct api_error *e) {
     if (r->phase != REQUEST_ENDED) {
         r->phase = REQUEST_ENDED;
         deadline_set(&r->server->deadlines, &r->deadline, 0);
-        *(r->expired ? &m->rejected_deadline : rejection_counter(m, e->status)) += 1;
+        *(r->expired ? &m->rejected_deadline : rejection_counter(m, e)) += 1;
     }
     let_go(r);
     if (r->exchange) {
+        key_add_headers(r->key, r->exchange, clock_now_ns());
         api_reply_error(r->server, r->exchange, e);
     }
 }
@@ -208,6 +242,7 @@ void request_fail(struct request *r, const struct error *err) {
     r->unwanted = true;
     request_cancel(r);
     if (!r->streaming) {
+        key_add_headers(r->key, r->exchange, clock_now_ns());
         api_reply_error(r->server, r->exchange, &e);
     } else {
         struct buf *out = request_begin_events(r);

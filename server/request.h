@@ -14,8 +14,8 @@
 #define INFERD_REQUEST_H
 
 #include "admission.h"
-#include "auth.h"
 #include "deadline.h"
+#include "key_ring.h"
 #include "logprobs.h"
 #include "params.h"
 
@@ -33,6 +33,7 @@ struct server;
 
 struct prompt {
     struct tokens tokens;
+    bool computed; /* by one of its choices: what the key is charged for */
     struct buf echo; /* its text, when it is to be shown */
 };
 
@@ -43,6 +44,7 @@ struct choice {
     uint64_t id; /* the engine's; 0 = not in the engine */
     bool done;   /* ended as it should */
     bool prompt_counted;
+    uint32_t charged; /* generated tokens that the key was charged for */
     struct buf text; /* all of it; in a stream, what waits for the next chunk (nothing, between two events) */
     size_t shown;    /* bytes of generated text, so far */
     uint64_t submitted_ns, started_ns, first_ns, last_ns; /* 0 = not yet */
@@ -88,7 +90,10 @@ struct request {
     uint64_t quiet_ns;     /* when something was last sent or began to be waited for */
     struct request_params params;
 
-    struct auth_identity who;
+    struct key *key; /* held; NULL: there are no keys, or it has none of them */
+    bool key_active; /* counts for its max_concurrent */
+    size_t prompt_charged, prompt_computed; /* tokens, each prompt once: taken of its tokens_per_minute; to be kept */
+    struct auth_identity who; /* of the key, when the request came */
     unsigned char cache_salt[AUTH_DIGEST];
     int64_t priority; /* X-Vllm-Priority; it goes before the field */
     bool has_priority;
@@ -111,9 +116,12 @@ struct request {
     uint64_t ready_ns; /* the body was complete */
 };
 
-/* The headers are in, and say whose it is. Counts it as received. NULL: out of memory. */
-struct request *request_open(struct server *s, struct exchange *x, const struct api *api,
-                             const struct auth_identity *who);
+/* The headers are in, and say whose it is (NULL: nobody's). Counts it as received. NULL: out of memory. */
+struct request *request_open(struct server *s, struct exchange *x, const struct api *api, struct key *key);
+/* From now on it counts for its key's max_concurrent. */
+void request_enter(struct request *r);
+/* Whose it is, as the log and the metrics may say: the key's name, "" where there are no keys. Lives as long as r. */
+const char *request_key_name(const struct request *r);
 /* Refuse it. */
 void request_reject(struct request *r, const struct api_error *e);
 /* The body is in: prepare, submit, answer. */

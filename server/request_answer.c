@@ -19,6 +19,7 @@ void request_start_stream(struct request *r) {
         return;
     }
     r->streaming = true;
+    key_add_headers(r->key, r->exchange, clock_now_ns());
     exchange_add_header(r->exchange, "Cache-Control", "no-cache");
     exchange_add_header(r->exchange, "X-Accel-Buffering", "no");
     exchange_stream(r->exchange, SSE_CONTENT_TYPE);
@@ -68,8 +69,24 @@ static void count_prompt(struct choice *c, const struct engine_event *e) {
     if (computed && !c->prompt_counted) {
         size_t tokens = choice_prompt_tokens(c);
         c->prompt_counted = true;
+        struct prompt *p = &c->request->prompts[c->index / (size_t)c->request->params.n];
+        if (c->request->key && !p->computed) {
+            p->computed = true;
+            c->request->prompt_computed += tokens;
+            c->request->key->prompt_tokens += tokens;
+        }
         m->prompt_tokens += tokens;
         m->cached_tokens += e->cached_tokens < tokens ? e->cached_tokens : tokens;
+    }
+}
+
+/* What was generated since the last event of the choice, whoever reads it. */
+static void charge_key(struct request *r, struct choice *c, const struct engine_event *e, uint64_t now) {
+    if (r->key && e->completion_tokens > c->charged) {
+        uint32_t tokens = e->completion_tokens - c->charged;
+        c->charged = e->completion_tokens;
+        r->key->generation_tokens += tokens;
+        bucket_take(&r->key->tokens, tokens, now);
     }
 }
 
@@ -193,6 +210,7 @@ static void finish(struct request *r) {
     }
     request_account(r); /* before the client can know, so that whoever has the answer finds it counted */
     if (!r->params.stream) {
+        key_add_headers(r->key, r->exchange, clock_now_ns());
         api_reply(r->exchange, 200, &whole);
         return;
     }
@@ -286,6 +304,7 @@ void request_on_event(struct server *s, const struct engine_event *e, uint64_t n
         admission_ended(&s->admission, &r->ticket, c->started_ns != 0, choice_prompt_tokens(c), now);
     }
     count_prompt(c, e);
+    charge_key(r, c, e, now);
     if (e->kind == ENGINE_EVENT_STARTED) {
         on_started(r, c, now);
     } else if (e->kind == ENGINE_EVENT_PROMPT && !deaf) {

@@ -181,6 +181,7 @@ static int submit_choice(struct request *r, struct choice *c, struct error *err)
     e.speculative_tokens = (int32_t)p->speculative_tokens;
     e.priority = (int32_t)priority_of(r);
     e.tenant = r->who.tenant;
+    e.tenant_cost = key_cost(r->key);
     memcpy(e.cache_salt, r->cache_salt, sizeof e.cache_salt);
     if (c->index % (size_t)p->n != 0) { /* the first answer to the same prompt, submitted before */
         e.parent = r->choices[c->index - c->index % (size_t)p->n].id;
@@ -231,8 +232,35 @@ static int submit_all(struct request *r, struct error *err) {
     return -1;
 }
 
+/* The tokens of its prompts, of what the key may use in a minute. False: refused. */
+static bool charge_prompts(struct request *r) {
+    struct error err;
+    size_t tokens = 0;
+    double seconds = 0;
+    for (size_t i = 0; i < r->n_prompts; i++) {
+        tokens += r->prompts[i].tokens.n;
+    }
+    if (r->key && r->key->spec.tokens_per_minute && tokens > r->key->spec.tokens_per_minute) { /* would be 429 for ever */
+        error_set_param(&err, ERROR_INVALID, r->api->where == IN_CHAT ? "messages" : "prompt",
+                        "the prompt has %zu tokens and this key may use %zu a minute", tokens, r->key->spec.tokens_per_minute);
+        struct api_error e = api_error_of(&err);
+        request_reject(r, &e);
+        return false;
+    }
+    if (!key_take_prompt(r->key, tokens, clock_now_ns(), &seconds)) {
+        struct api_error e = api_limit_error(KEY_REJECTED_TOKENS, seconds);
+        request_reject(r, &e);
+        return false;
+    }
+    r->prompt_charged = tokens;
+    return true;
+}
+
 static void submit(struct request *r) {
     struct error err;
+    if (!charge_prompts(r)) {
+        return;
+    }
     if (submit_all(r, &err)) {
         struct api_error e = api_error_of(&err);
         request_reject(r, &e);

@@ -29,23 +29,24 @@ struct route {
     const char *path;
     enum http_method method;
     unsigned flags;
+    unsigned scopes; /* a key needs one of these (enum key_scope); 0 without ROUTE_OPEN: nobody's */
     void (*answer)(struct server *s, struct exchange *x); /* at once */
     const struct api *api;                                /* or: a generating endpoint */
     int tokenize;                                         /* or: 1 there, -1 back */
 };
 
 static const struct route routes[] = {
-    {"/v1/chat/completions", HTTP_POST, ROUTE_LOADED | ROUTE_WORK, .api = &api_chat},
-    {"/v1/completions", HTTP_POST, ROUTE_LOADED | ROUTE_WORK, .api = &api_completions},
-    {"/v1/models", HTTP_GET, ROUTE_LOADED, .answer = api_models},
-    {"/v1/models/", HTTP_GET, ROUTE_LOADED | ROUTE_PREFIX, .answer = api_models},
-    {"/tokenize", HTTP_POST, ROUTE_LOADED | ROUTE_WORK, .tokenize = 1},
-    {"/detokenize", HTTP_POST, ROUTE_LOADED | ROUTE_WORK, .tokenize = -1},
-    {"/livez", HTTP_GET, ROUTE_OPEN | ROUTE_PROBE | ROUTE_BOTH, .answer = probe_live},
-    {"/readyz", HTTP_GET, ROUTE_OPEN | ROUTE_PROBE | ROUTE_BOTH, .answer = probe_ready},
-    {"/health", HTTP_GET, ROUTE_OPEN | ROUTE_PROBE | ROUTE_BOTH, .answer = probe_ready},
-    {"/metrics", HTTP_GET, ROUTE_PROBE | ROUTE_ADMIN, .answer = probe_metrics},
-    {"/version", HTTP_GET, ROUTE_PROBE | ROUTE_BOTH, .answer = probe_version},
+    {"/v1/chat/completions", HTTP_POST, ROUTE_LOADED | ROUTE_WORK, KEY_INFER, .api = &api_chat},
+    {"/v1/completions", HTTP_POST, ROUTE_LOADED | ROUTE_WORK, KEY_INFER, .api = &api_completions},
+    {"/v1/models", HTTP_GET, ROUTE_LOADED, KEY_INFER, .answer = api_models},
+    {"/v1/models/", HTTP_GET, ROUTE_LOADED | ROUTE_PREFIX, KEY_INFER, .answer = api_models},
+    {"/tokenize", HTTP_POST, ROUTE_LOADED | ROUTE_WORK, KEY_INFER, .tokenize = 1},
+    {"/detokenize", HTTP_POST, ROUTE_LOADED | ROUTE_WORK, KEY_INFER, .tokenize = -1},
+    {"/livez", HTTP_GET, ROUTE_OPEN | ROUTE_PROBE | ROUTE_BOTH, 0, .answer = probe_live},
+    {"/readyz", HTTP_GET, ROUTE_OPEN | ROUTE_PROBE | ROUTE_BOTH, 0, .answer = probe_ready},
+    {"/health", HTTP_GET, ROUTE_OPEN | ROUTE_PROBE | ROUTE_BOTH, 0, .answer = probe_ready},
+    {"/metrics", HTTP_GET, ROUTE_PROBE | ROUTE_ADMIN, KEY_METRICS | KEY_ADMIN, .answer = probe_metrics},
+    {"/version", HTTP_GET, ROUTE_PROBE | ROUTE_BOTH, KEY_ADMIN, .answer = probe_version},
 };
 #define N_ROUTES (sizeof routes / sizeof routes[0])
 
@@ -110,7 +111,7 @@ static void count_answer(struct server *s, const struct exchange *x) {
 static const char invalid[] = "invalid_request_error";
 
 static bool refuse(struct api_error *e, int status, const char *type, const char *code, const char *message) {
-    *e = (struct api_error){status, type, code, "", message};
+    *e = (struct api_error){status, type, code, "", message, 0};
     return true;
 }
 
@@ -155,20 +156,35 @@ static bool unavailable(const struct server *s, const struct route *r, struct ap
     return false;
 }
 
-/* Deny by default: an unknown path, too, tells nothing without a key. */
-static bool refused(struct server *s, struct exchange *x, const struct route *r, struct auth_identity *who,
-                    struct api_error *e) {
+/* The limits of a key are on work. Last of all, since a request that they let in is counted. */
+static bool over_key_limit(struct key *key, const struct route *r, struct api_error *e) {
+    enum key_rejection why;
+    double seconds;
+    if (!(r->flags & ROUTE_WORK) || !key_over_limit(key, r->api, clock_now_ns(), &why, &seconds)) {
+        return false;
+    }
+    *e = api_limit_error(why, seconds);
+    return true;
+}
+
+/* Deny by default: an unknown path, too, tells nothing without a key. *key: whose it is, if anybody's. */
+static bool refused(struct server *s, struct exchange *x, const struct route *r, struct key **key, struct api_error *e) {
     enum http_refusal limit = exchange_refused(x);
     if ((limit == HTTP_BAD_FRAMING || limit == HTTP_URL_TOO_LONG || limit == HTTP_HEADERS_TOO_LARGE) &&
         over_limit(x, e)) {
         return true;
     }
-    if (!(r && (r->flags & ROUTE_OPEN)) && !auth_check(&s->auth, exchange_header(x, "Authorization"), who)) {
+    bool open = (r && (r->flags & ROUTE_OPEN)) || s->keys.n == 0;
+    if (!open && !(*key = key_ring_find(&s->keys, exchange_header(x, "Authorization")))) {
         return refuse(e, 401, "authentication_error", "invalid_api_key",
                       "a valid API key is needed (Authorization: Bearer KEY)");
     }
     if (!r) {
         return refuse(e, 404, "not_found_error", NULL, "there is nothing at this path");
+    }
+    if (!open && !((*key)->spec.scopes & r->scopes)) {
+        (*key)->rejected[KEY_REJECTED_SCOPE]++;
+        return refuse(e, 403, "permission_error", NULL, "this API key is not for this path (its scopes)");
     }
     if (!allows(r, exchange_method(x))) {
         exchange_add_header(x, "Allow", r->method == HTTP_POST ? "POST" : "GET, HEAD");
@@ -180,7 +196,7 @@ static bool refused(struct server *s, struct exchange *x, const struct route *r,
     if (r->method == HTTP_POST && !is_json(exchange_header(x, "Content-Type"))) {
         return refuse(e, 400, invalid, NULL, "Content-Type must be application/json");
     }
-    return false;
+    return over_key_limit(*key, r, e);
 }
 
 /* ---- the callbacks ------------------------------------------------------------------------------------------- */
@@ -191,20 +207,27 @@ static void on_headers(void *arg, struct exchange *x) {
         return;
     }
     const struct route *r = route_of(s, x);
-    struct auth_identity who = {0};
+    struct key *key = NULL;
     struct api_error e;
-    bool bad = refused(s, x, r, &who, &e);
+    bool bad = refused(s, x, r, &key, &e);
     struct request *request = NULL;
     if (r && r->api && allows(r, exchange_method(x))) { /* counted, whatever comes of it */
-        request = request_open(s, x, r->api, &who);
+        request = request_open(s, x, r->api, key);
         if (!request && !bad) {
             bad = refuse(&e, 500, "server_error", NULL, "out of memory");
         }
     }
     if (bad && request) {
         request_reject(request, &e);
-    } else if (bad) {
-        api_reply_error(s, x, &e);
+    } else if (request) {
+        request_enter(request);
+    } else {
+        if (r && (r->flags & ROUTE_WORK)) {
+            key_add_headers(key, x, clock_now_ns());
+        }
+        if (bad) {
+            api_reply_error(s, x, &e);
+        }
     }
 }
 

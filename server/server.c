@@ -260,17 +260,22 @@ static void on_terminate(void *arg) {
 }
 
 static int load_keys(struct server *s, struct error *err) {
-    struct api_keys keys = {0};
-    struct auth auth;
-    if (config_api_keys(s->config, &keys, err)) {
+    struct keys keys;
+    struct key_change change;
+    struct buf warnings = BUF_INIT;
+    if (keys_load(s->config, &keys, &warnings, err)) {
+        buf_free(&warnings);
         return -1;
     }
-    int rc = auth_init(&auth, &keys, err);
-    api_keys_free(&keys);
+    int rc = key_change_make(&s->keys, &keys, &change, err);
     if (rc == 0) {
-        auth_free(&s->auth);
-        s->auth = auth;
+        key_change_apply(&s->keys, &change, clock_now_ns());
     }
+    for (const char *w = warnings.data; w && *w; w += strcspn(w, "\n") + 1) {
+        log_warn("%.*s", (int)strcspn(w, "\n"), w);
+    }
+    keys_free(&keys);
+    buf_free(&warnings);
     return rc;
 }
 
@@ -280,7 +285,7 @@ static void on_hangup(void *arg) {
     if (load_keys(s, &err)) {
         log_error("the keys stay as they were: %s", err.message);
     } else {
-        log_info("API keys read again: %zu", s->auth.n);
+        log_info("API keys read again: %zu", s->keys.n);
     }
     const struct config *c = s->config;
     if (!c->tls_certificate[0]) {
@@ -326,7 +331,7 @@ static int open_all(struct server *s, struct load *load, struct error *err) {
                    deadlines_open(&s->deadlines, s->loop, request_expired, s, err) ||
                    loop_timer_new(s->loop, on_tick, s, &s->tick, err) ||
                    loop_timer_new(s->loop, on_drain_timer, s, &s->drain_timer, err) ||
-                   loop_timer_new(s->loop, on_linger, s, &s->linger, err) || doors_open(s, s->auth.n > 0, err) ||
+                   loop_timer_new(s->loop, on_linger, s, &s->linger, err) || doors_open(s, s->keys.n > 0, err) ||
                    loop_work(s->loop, load_work, load_after, load, err)
                ? -1
                : 0;
@@ -355,7 +360,7 @@ static void close_all(struct server *s) {
     }
     loop_free(s->loop);
     admission_destroy(&s->admission);
-    auth_free(&s->auth);
+    key_ring_free(&s->keys);
     free(s->choices.slots);
     buf_free(&s->events);
     free(s->model);

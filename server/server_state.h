@@ -3,9 +3,9 @@
 #define INFERD_SERVER_STATE_H
 
 #include "admission.h"
-#include "auth.h"
 #include "choice_table.h"
 #include "deadline.h"
+#include "key_ring.h"
 #include "metrics.h"
 #include "supervision.h"
 
@@ -28,7 +28,7 @@ struct server {
     struct loop *loop;
     struct http *http;
     bool has_admin_door; /* which has the metrics; else they are where everything is */
-    struct auth auth;
+    struct key_ring keys;
     struct metrics metrics;
     enum server_phase phase;
 

@@ -209,6 +209,7 @@ struct engine_request {
 
     int32_t priority;        /* lower first; counts when scheduling is "priority" */
     uint64_t tenant;         /* whose request it is (an API key): tenants get fair shares; 0 = nobody's */
+    uint32_t tenant_cost;    /* its share is the smaller the larger this is: work counts so many times; 0 = once */
     uint8_t cache_salt[32];  /* prefix-cache blocks are shared among equal salts only */
     uint64_t parent;         /* id of a live request with the same prompt and salt, submitted before, whose KV of the
                                 prompt this one shares; 0 = none. A parent that is gone or another does no harm. */

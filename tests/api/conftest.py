@@ -4,6 +4,7 @@ INFERD is the program (default build/inferd), INFERD_TEST_MODEL the demo model (
 `daemon` is one that most tests share; `start(max_waiting=4, ...)` makes another with settings of its own.
 """
 
+import hashlib
 import http.client
 import json
 import os
@@ -102,6 +103,18 @@ os.environ.setdefault("LISTEN_FDS", str(len(fds)))
 os.closerange(3 + len(fds), 256)
 os.execv(sys.argv[2], sys.argv[2:])
 """
+
+
+def write_keys(path, keys, mode=0o600, **lines):
+    """A keys file: name -> the key, or (the key, {line: value}); `lines` are every key's, which may do all."""
+    sections = []
+    for name, key in (keys if isinstance(keys, dict) else {k: k for k in keys}).items():
+        key, own = key if isinstance(key, tuple) else (key, {})
+        values = {"scopes": "infer metrics admin", "sha256": hashlib.sha256(key.encode()).hexdigest(), **lines, **own}
+        sections.append(f"[{name}]\n" + "".join(f"{k} = {v}\n" for k, v in values.items()))
+    path.write_text("\n".join(sections))
+    path.chmod(mode)
+    return str(path)
 
 
 class Daemon:

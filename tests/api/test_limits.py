@@ -9,7 +9,7 @@ import subprocess
 import time
 
 import pytest
-from conftest import SANITIZED, SLOW, wait_for
+from conftest import SANITIZED, SLOW, wait_for, write_keys
 
 
 def body(prompt="hi", **fields):
@@ -423,7 +423,7 @@ def ask_as(d, key, prompt, **fields):
 
 def test_keys_never_share_cached_prompts(start, tmp_path):
     keys = tmp_path / "keys"
-    keys.write_text("alpha\nbeta\n")
+    write_keys(keys, ["alpha", "beta"])
     d = start(device="null", api_keys_file=str(keys), max_sequences=4)
     d.key = "alpha"
     prompt = "The sea is wide and deep. " * 100
@@ -438,7 +438,7 @@ def test_keys_never_share_cached_prompts(start, tmp_path):
     assert ask_as(d, "alpha", prompt, cache_salt="one") == shared
     assert ask_as(d, "beta", prompt, cache_salt="one") == 0
     # a key is the same one after the keys were read again in another order
-    keys.write_text("gamma\nbeta\nalpha\n")
+    write_keys(keys, ["gamma", "beta", "alpha"])
     d.signal(signal.SIGHUP)
     wait_for(lambda: "API keys read again: 3" in d.log_text(), 5, "the keys are read again")
     assert ask_as(d, "alpha", prompt) == shared
@@ -502,7 +502,7 @@ def test_priority(start):
 
 def test_a_key_with_much_to_ask_does_not_keep_others_waiting(start, tmp_path):
     keys = tmp_path / "keys"
-    keys.write_text("alpha\nbeta\n")
+    write_keys(keys, ["alpha", "beta"])
     d = start(device="null", null_step_time="100ms", max_sequences=1, api_keys_file=str(keys))
     d.key = "alpha"
     order = order_of_answers(d, [("alpha", {}, {})] * 6 + [("beta", {}, {})])

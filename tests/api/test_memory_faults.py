@@ -13,7 +13,7 @@ import subprocess
 import time
 
 import pytest
-from conftest import INFERD, SLOW, Daemon, sanitizer_report, wait_for
+from conftest import INFERD, SLOW, Daemon, sanitizer_report, wait_for, write_keys
 from faults import EVER, Faults, check_nothing_is_held, has_hooks, write_folder_model, write_tiny_model
 
 if not has_hooks():
@@ -235,7 +235,7 @@ def settings_files(folder, form):
     """A settings file and one of keys, with the model that they name."""
     model = write_tiny_model(folder / "tiny.gguf") if form == "gguf" else write_folder_model(folder / "tiny")
     keys = folder / "keys"
-    keys.write_text("".join(f"key-{i}\n" for i in range(20)))
+    write_keys(keys, [f"key-{i}" for i in range(20)])
     config = folder / "inferd.conf"
     config.write_text(f"model = {model}\napi_keys_file = {keys}\nkv_tokens = 4096\nmax_model_len = 256\n")
     return model, str(config)

@@ -2,7 +2,7 @@
 
 import openai
 import pytest
-from conftest import wait_for
+from conftest import wait_for, write_keys
 
 MESSAGES = [{"role": "user", "content": "What is the capital of France? Answer in one short sentence."}]
 
@@ -273,7 +273,7 @@ def test_rate_limit(start):
 
 def test_keys(start, tmp_path):
     keys = tmp_path / "keys"
-    keys.write_text("# who may ask\nsecret-one\n\nsecret-two\n")
+    write_keys(keys, ["secret-one", "secret-two"])
     d = start(api_keys_file=keys)
     for key in ("secret-one", "secret-two"):
         assert d.client(api_key=key).models.list().data

@@ -12,7 +12,7 @@ import socket
 import time
 
 import pytest
-from conftest import FAKE, SLOW, Daemon, wait_for
+from conftest import FAKE, SLOW, Daemon, wait_for, write_keys
 
 JSON = {"Content-Type": "application/json"}
 
@@ -597,7 +597,7 @@ def test_drain_ends_what_does_not(fake, again):
 
 def test_keys(fake, tmp_path):
     keys = tmp_path / "keys"
-    keys.write_text("# a comment\nfirst\n\nsecond\n")
+    write_keys(keys, ["first", "second"])
     d = fake(ready=False, api_keys_file=str(keys), environment={"INFERD_API_KEY": "third"})
     d.wait_ready()
     closed = [("GET", "/v1/models"), ("GET", "/v1/models/fake"), ("GET", "/metrics"), ("GET", "/version"), ("GET", "/nowhere"),
@@ -613,7 +613,7 @@ def test_keys(fake, tmp_path):
         assert d.get(path).status == 200
     for key in ("first", "second", "third"):
         assert d.get("/v1/models", headers={"Authorization": "Bearer " + key}).status == 200
-    keys.write_text("fourth\n")
+    write_keys(keys, ["fourth"])
     d.signal(signal.SIGHUP)
     wait_for(lambda: d.get("/v1/models", headers={"Authorization": "Bearer fourth"}).status == 200, 2, "the keys are read again")
     assert d.get("/v1/models", headers={"Authorization": "Bearer first"}).status == 401

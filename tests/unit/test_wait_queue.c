@@ -173,6 +173,32 @@ Test(wait_queue, tenants_get_equal_work_not_equal_turns) {
     wait_queue_destroy(&q);
 }
 
+Test(wait_queue, a_dearer_tenant_gets_a_smaller_share) {
+    open_queue(SCHEDULING_FCFS, 0);
+    static const uint32_t costs[] = {1, 4, 16, 0}; /* 0 is as 1 */
+    uint64_t work[4] = {0};
+    for (uint64_t i = 0; i < 4000; i++) {
+        struct sequence *s = calloc(1, sizeof *s);
+        s->tenant_id = i % 4;
+        s->tenant_cost = costs[i % 4];
+        s->arrival = arrivals++;
+        wait_queue_enter(&q, s);
+        wait_queue_push(&q, s);
+    }
+    for (int i = 0; i < 370; i++) {
+        struct sequence *s = serve(10);
+        work[s->tenant_id]++;
+        gone(s);
+    }
+    for (int i = 0; i < 4; i++) {
+        cr_expect_leq(llabs((long long)work[i] - (long long)(160 / (costs[i] ? costs[i] : 1))), 2, "%d: %d", i, (int)work[i]);
+    }
+    while (wait_queue_next(&q)) {
+        gone(serve(1));
+    }
+    wait_queue_destroy(&q);
+}
+
 Test(wait_queue, idle_time_is_not_saved_up) {
     open_queue(SCHEDULING_FCFS, 0);
     for (int i = 0; i < 300; i++) {
