@@ -198,7 +198,7 @@ static void sizes(struct page *p, const struct metrics *m, const char *name, con
 }
 
 struct values {
-    double zero, one, backend_cpu, backend_cuda, backend_null, running, waiting, waiting_tokens, ready, kv_blocks, kv_blocks_used,
+    double zero, one, max_sequences, max_waiting, backend_cpu, backend_cuda, backend_null, running, waiting, waiting_tokens, ready, kv_blocks, kv_blocks_used,
         kv_usage, kv_blocks_cached, prompt_tokens, generation_tokens, cached_tokens, computed_tokens, cache_queries,
         cache_hits, seq_capacity, seq_deferred, drafts, drafted_tokens, accepted_tokens, steps, preemptions,
         nonfinite_logits, seq_running, seq_waiting, last_step_age, start_time, cpu_seconds, resident_bytes, virtual_bytes,
@@ -215,6 +215,8 @@ static struct values read_values(const struct metrics *m, const struct metrics_v
         .waiting = v->waiting,
         .waiting_tokens = v->waiting_tokens,
         .ready = v->ready,
+        .max_sequences = v->max_sequences,
+        .max_waiting = v->max_waiting,
         .backend_cpu = strcmp(v->backend, "cpu") == 0,
         .backend_cuda = strcmp(v->backend, "cuda") == 0,
         .backend_null = strcmp(v->backend, "null") == 0,

@@ -48,6 +48,8 @@
     X(running, "gauge", "inferd_requests_running", "", "Requests that generate now.")                                 \
     X(waiting, "gauge", "inferd_requests_waiting", "", "Requests that were received and do not generate yet.")        \
     X(waiting_tokens, "gauge", "inferd_waiting_prompt_tokens", "", "Prompt tokens of requests that wait.")            \
+    X(max_sequences, "gauge", "inferd_max_sequences", "", "Sequences that may run at once, as the setting says.")     \
+    X(max_waiting, "gauge", "inferd_max_waiting", "", "Sequences that may wait, as the setting says.")                \
     X(ready, "gauge", "inferd_ready", "", "1 when requests are accepted, 0 while loading or draining or stuck.")      \
     X(backend_cpu, "gauge", "inferd_backend_info", "backend=\"cpu\"", "1 for where it computes; null computes nothing.")    \
     X(backend_cuda, "gauge", "inferd_backend_info", "backend=\"cuda\"", "")                                               \
@@ -209,6 +211,7 @@ struct metrics_view {
     struct engine_stats stats;
     const char *model; /* the served name */
     double last_step_age; /* s, see watchdog_silence */
+    double max_sequences, max_waiting; /* settings */
     const char *backend; /* where the engine computes; "" while loading */
     /* vllm:cache_config_info; zeros while loading */
     size_t kv_block_size, kv_blocks, max_model_len;

@@ -1,6 +1,7 @@
 #include "probe.h"
 
 #include "api_common.h"
+#include "config.h"
 #include "gpu_monitor.h"
 #include "http.h"
 #include "request.h"
@@ -43,6 +44,8 @@ void probe_metrics(struct server *s, struct exchange *x) {
         .ready = server_refusal(s) == NULL,
         .model = s->model,
         .last_step_age = watchdog_silence(s),
+        .max_sequences = (double)s->config->max_sequences,
+        .max_waiting = (double)s->config->max_waiting,
         .kv_block_size = s->info.kv_block_size,
         .kv_blocks = s->info.kv_blocks,
         .max_model_len = s->info.max_model_len,

@@ -159,6 +159,28 @@ make_venv() {
 # The CUDA toolkit is used where it is, and never brought: without it the tests that need it skip.
 has_nvcc() { command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; }
 
+# promtool and prometheus out of Debian's package, unpacked beside the models: installed, it would start a server on this
+# machine. Where it cannot be had, the tests that need it skip.
+bring_prometheus() {
+    local folder=$cache/prometheus log=$cache/prometheus.log
+    export INFERD_PROMETHEUS=$folder/usr/bin
+    if command -v promtool >/dev/null && command -v prometheus >/dev/null; then
+        unset INFERD_PROMETHEUS
+        return 0
+    fi
+    [ ! -x "$folder/usr/bin/promtool" ] || return 0
+    [ "$install" = yes ] && command -v apt-get >/dev/null || return 0
+    say "bringing promtool and prometheus out of Debian's package (19 MB)"
+    rm -rf "$folder"
+    mkdir -p "$folder/download"
+    if ! (cd "$folder/download" && { apt-get download prometheus || {
+        as_root apt-get update && apt-get download prometheus
+    }; } && dpkg-deb -x prometheus_*.deb "$folder") </dev/null >"$log" 2>&1; then
+        say "the package prometheus cannot be had (see $log): its tests will skip"
+    fi
+    rm -rf "$folder/download"
+}
+
 # Beside the daemon's tests: what needs nobody else's time.
 sanitized_and_fuzzed() {
     # reports need lines, not variables, and that halves the compiler's work
@@ -194,6 +216,7 @@ command_test() {
     install_packages "${test_packages[@]}"
     bring_demo_model
     bring_gemma
+    bring_prometheus
     make_venv
     python=$venv/bin/python
     if has_nvcc; then

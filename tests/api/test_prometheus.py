@@ -1,14 +1,18 @@
 """The metrics page before Prometheus's own programs: promtool's rules, a server that scrapes it, the alerts and the board."""
 
+import json
 import os
+import re
 import subprocess
 import threading
 import time
+import urllib.parse
+import urllib.request
 
 import exposition
 import prometheus
 import pytest
-from conftest import SLOW, wait_for
+from conftest import ROOT, SLOW, free_port, wait_for
 from faults import BUILD, write_tiny_model
 from test_metrics import check_identity, family, total
 
@@ -189,3 +193,154 @@ def test_nvidia_container_toolkit_48_and_ollama_7771(tiny, tmp_path):
 def test_no_figures_of_a_gpu_that_is_not_used(tiny):
     d = tiny(environment={"LD_LIBRARY_PATH": FAKE_DRIVER}, device="cpu")
     assert not [n for n, _ in d.metrics() if n.startswith("inferd_gpu_")]
+
+
+# --- what is shipped in conf/
+
+RULES = os.path.join(ROOT, "conf", "prometheus-rules.yml")
+BOARD = os.path.join(ROOT, "conf", "grafana-dashboard.json")
+METRIC_NAME = re.compile(r"\b(?:(?:inferd|http|process)_\w+|vllm:\w+)")
+
+
+def board_panels():
+    with open(BOARD, encoding="utf-8") as f:
+        return json.load(f)["panels"]
+
+
+def board_queries():
+    return [t["expr"] for p in board_panels() for t in p.get("targets", [])]
+
+
+def rule_queries():
+    """By indentation: the tests need no YAML of their own, and promtool has read the whole."""
+    with open(RULES, encoding="utf-8") as f:
+        text = f.read()
+    found = re.findall(r"^        expr: (?:\|\n((?:          .*\n)+)|(.*)\n)", text, re.MULTILINE)
+    assert len(found) == text.count("- alert:") > 10
+    return [a or b for a, b in found]
+
+
+def test_rules_and_their_tests():
+    done = promtool("check", "rules", RULES)
+    assert done.returncode == 0, done.stdout + done.stderr
+    done = promtool("test", "rules", os.path.join(os.path.dirname(__file__), "data", "prometheus_rules_test.yml"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    with open(os.path.join(os.path.dirname(__file__), "data", "prometheus_rules_test.yml"), encoding="utf-8") as f:
+        tested = set(re.findall(r'alertname="(\w+)"', f.read()))
+    with open(RULES, encoding="utf-8") as f:
+        assert tested == set(re.findall(r"- alert: (\w+)", f.read()))
+
+
+def test_the_board_can_be_read(tmp_path):
+    """Panels beside one another, and queries that Prometheus understands (as rules, since promtool checks those)."""
+    panels = board_panels()
+    assert len({p["id"] for p in panels}) == len(panels)
+    taken = set()
+    for p in panels:
+        at = p["gridPos"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert at["x"] + at["w"] <= 24 and not cells & taken, p["title"]
+        taken |= cells
+        assert p["type"] == "row" or (p["targets"] and all(t["expr"] and t["refId"] for t in p["targets"])), p["title"]
+    queries = [q.replace("$__rate_interval", "1m").replace("$instance", ".*") for q in board_queries()]
+    assert len(queries) > 60 and not [q for q in queries if "$" in q]
+    rules = tmp_path / "board.yml"
+    rules.write_text(json.dumps({"groups": [{"name": "board", "rules": [{"record": f"panel{i}", "expr": q} for i, q in enumerate(queries)]}]}))
+    done = promtool("check", "rules", "--lint=none", str(rules))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_gpu
+def test_boards_and_rules_name_what_there_is(tiny, tmp_path):
+    page = exposition.check(with_gpu(tiny, tmp_path / "orders").get("/metrics").body.decode())
+    there = {name for _, samples in page.values() for name, _, _ in samples}
+    names = {n for q in board_queries() + rule_queries() for n in METRIC_NAME.findall(q)}
+    assert len(names) > 50 and names <= there, names - there
+    labels = {(name, label, value) for _, samples in page.values() for name, ls, _ in samples for label, value in ls}
+    for query in board_queries() + rule_queries():
+        for name, selector in re.findall(r"([a-z][\w:]+)\{([^}]*)\}", query):
+            for label, operator, value in re.findall(r'(\w+)(=~?)"([^"]*)"', selector):
+                for one in value.split("|") if label not in ("instance", "job") else []:
+                    assert (name, label, one) in labels, (name, label, one)
+
+
+# --- a real one
+
+class Prometheus:
+    def __init__(self, folder, target):
+        self.port = free_port()
+        config = folder / "prometheus.yml"
+        config.write_text(json.dumps({
+            "global": {"scrape_interval": "500ms", "scrape_timeout": "500ms", "evaluation_interval": "500ms"}, "rule_files": [RULES],
+            "scrape_configs": [{"job_name": "inferd", "static_configs": [{"targets": [f"127.0.0.1:{target}"]}]}]}))
+        self.log = open(folder / "prometheus.log", "wb")
+        self.process = subprocess.Popen(
+            [prometheus.program("prometheus"), f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}",
+             f"--web.listen-address=127.0.0.1:{self.port}"], stdout=self.log, stderr=self.log, cwd=folder)
+
+    def ask(self, path, **parameters):
+        url = f"http://127.0.0.1:{self.port}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
+        with urllib.request.urlopen(url, timeout=10 * SLOW) as answer:
+            return json.load(answer)["data"]
+
+    def query(self, expression):
+        """{(name, labels): value}, as parse_metrics has it; without the labels that Prometheus adds."""
+        return {(r["metric"].get("__name__", ""), tuple(sorted((k, v) for k, v in r["metric"].items() if k not in ("__name__", "job", "instance")))):
+                float(r["value"][1]) for r in self.ask("query", query=expression)["result"]}
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait(30)
+        self.log.close()
+
+
+def test_a_real_prometheus(start, tmp_path):
+    """It scrapes during load; rules evaluate, the target is up, and what it keeps is what the page says."""
+    d = start(model=write_tiny_model(tmp_path / "tiny.gguf"), device="null", max_model_len=None, null_step_time="5ms", max_sequences=4)
+    server = Prometheus(tmp_path, d.port)
+    over = threading.Event()
+
+    def load():
+        while not over.is_set():
+            d.complete("hi there", max_tokens=30, ignore_eos=True)
+
+    threads = [threading.Thread(target=load) for _ in range(6)]
+    try:
+        for t in threads:
+            t.start()
+
+        def seen():
+            try:
+                return server.query('rate(inferd_generation_tokens_total{job="inferd"}[3s]) > 0')
+            except OSError:
+                return None
+
+        wait_for(seen, 30, "Prometheus sees tokens", every=0.2)
+        assert server.query('up{job="inferd"}') == {("up", ()): 1}
+        (target,) = server.ask("targets")["activeTargets"]
+        assert target["health"] == "up" and target["lastError"] == ""
+        (group,) = server.ask("rules")["groups"]
+        wait_for(lambda: all(r["lastEvaluation"] > "2000" for g in server.ask("rules")["groups"] for r in g["rules"]), 10, "rules ran")
+        (group,) = server.ask("rules")["groups"]
+        assert len(group["rules"]) == len(rule_queries())
+        assert [r for r in group["rules"] if r["health"] != "ok"] == []
+        over.set()
+        for t in threads:
+            t.join()
+        d.wait_idle()
+        page = {k: v for k, v in d.metrics().items() if not k[0].startswith("process_")}
+
+        def kept():
+            there = server.query('{job="inferd",__name__=~"(inferd_|http_|vllm:).*"}')
+            return there if there == page else None
+
+        wait_for(kept, 5, "Prometheus keeps what the page says", every=0.2)
+        assert [a for a in server.ask("alerts")["alerts"] if a["state"] == "firing"] == []
+        # and the alert when the server is gone: pending at once, firing a minute later (promtool's tests see that)
+        d.stop()
+        wait_for(lambda: [a["labels"]["alertname"] for a in server.ask("alerts")["alerts"]] == ["InferdDown"], 10, "it is missed", every=0.2)
+    finally:
+        over.set()
+        server.stop()
+        for t in threads:
+            t.join()
