@@ -25,6 +25,21 @@ size_t plan_graph_bytes(size_t n, size_t n_layers) {
     return n * (n_layers * GRAPH_NODES_OF_LAYER + GRAPH_NODES_BESIDES) * GRAPH_NODE_BYTES;
 }
 
+static size_t budget_of(const struct plan_input *in) {
+    return (size_t)((double)in->total * in->utilization);
+}
+
+static size_t fixed_of(const struct plan_input *in) {
+    return in->context_bytes + in->weight_bytes + in->workspace_bytes + in->graph_bytes;
+}
+
+size_t plan_affordable_tokens(const struct plan_input *in) {
+    size_t budget = budget_of(in), fixed = fixed_of(in);
+    size_t tokens = budget > fixed ? (budget - fixed) / in->token_bytes : 0;
+    return least(tokens / in->block_size * in->block_size,
+                 INT32_MAX / 2 / in->block_size * in->block_size); /* slots are 32-bit */
+}
+
 /* Tokens of KV where nobody said how many, no more than `affordable`. */
 static size_t choose_tokens(const struct plan_input *in, size_t len, size_t affordable) {
     if (in->fill) {
@@ -55,12 +70,7 @@ int plan_make(const struct plan_input *in, struct plan *out, struct error *err) 
                                "max_model_len is %zu, but the model was made for at most %zu tokens", in->max_model_len,
                                in->context_length);
     }
-    size_t budget = (size_t)((double)in->total * in->utilization);
-    size_t fixed = in->context_bytes + in->weight_bytes + in->workspace_bytes + in->graph_bytes;
-    size_t affordable = budget > fixed ? (budget - fixed) / in->token_bytes : 0;
-    affordable = least(affordable / in->block_size * in->block_size,
-                       INT32_MAX / 2 / in->block_size * in->block_size); /* slots are 32-bit */
-
+    size_t budget = budget_of(in), fixed = fixed_of(in), affordable = plan_affordable_tokens(in);
     size_t len = in->max_model_len ? in->max_model_len : in->context_length;
     size_t tokens = in->kv_tokens ? in->kv_tokens : choose_tokens(in, len, affordable);
     size_t n_blocks = blocks_of(tokens, in->block_size);

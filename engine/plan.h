@@ -34,9 +34,12 @@ struct plan {
  * PLAN_USUAL_LEN tokens, PLAN_MOST_KV_BYTES, or one sequence of max_model_len where it is given and longer.
  * ERROR_DOES_NOT_FIT with the numbers. On success n_blocks * block_size >= max_model_len.
  */
-#define PLAN_USUAL_LEN 4096
+#define PLAN_USUAL_LEN 4096 /* tokens */
 #define PLAN_MOST_KV_BYTES ((size_t)4 << 30)
 int plan_make(const struct plan_input *in, struct plan *out, struct error *err);
+
+/* Tokens of KV, whole blocks, that the budget has room for beside the rest; 0 = none. */
+size_t plan_affordable_tokens(const struct plan_input *in);
 
 /* Bytes that `n` graphs of a model of n_layers take on a device: an allowance, made before there are any. */
 size_t plan_graph_bytes(size_t n, size_t n_layers);

@@ -13,6 +13,7 @@ static const struct manual_command commands[] = {
     {"serve", "answer requests over HTTP, as the OpenAI API does", cmd_serve},
     {"chat", "talk to a model in the terminal", cmd_chat},
     {"tokenize", "show how a model cuts text into tokens", cmd_tokenize},
+    {"plan", "tell whether a model fits, on which cards, and about how fast", cmd_plan},
     {"bench", "measure how fast a model, a shape or a server is", cmd_bench},
     {"eval", "tell how well a model predicts a text, and how far two configurations are apart", cmd_eval},
     {"inspect", "show what a model file holds", cmd_inspect},

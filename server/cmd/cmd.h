@@ -19,6 +19,7 @@ int cmd_tokenize(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 int cmd_eval(int argc, char **argv);
 int cmd_inspect(int argc, char **argv);
+int cmd_plan(int argc, char **argv);
 int cmd_quantize(int argc, char **argv);
 int cmd_key(int argc, char **argv);
 int cmd_version(int argc, char **argv);

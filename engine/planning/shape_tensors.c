@@ -1,0 +1,184 @@
+#include "planning/shape_internal.h"
+
+#include "base/checked.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A list that grows. */
+struct list_of_tensors {
+    struct shape_tensor *items; /* [n], owned */
+    size_t n, capacity;
+    bool failed; /* no memory, or a size beyond the address space */
+};
+
+static void add(struct list_of_tensors *l, struct shape_tensor t) {
+    if (l->n == l->capacity && !l->failed) {
+        size_t capacity = l->capacity ? 2 * l->capacity : 256;
+        struct shape_tensor *items = realloc(l->items, capacity * sizeof *items);
+        l->failed = items == NULL;
+        l->items = items ? items : l->items;
+        l->capacity = items ? capacity : l->capacity;
+    }
+    if (!l->failed) {
+        l->items[l->n++] = t;
+    }
+}
+
+static int finish(struct list_of_tensors *l, struct shape_tensor **out, size_t *n, struct error *err) {
+    if (l->failed) {
+        free(l->items);
+        return error_set(err, ERROR_MODEL, "the model is larger than the address space, or there is no memory for its list");
+    }
+    *out = l->items;
+    *n = l->n;
+    return 0;
+}
+
+/* ---- from the numbers ---- */
+
+static void derive(struct list_of_tensors *l, enum shape_cut cut, int layer, size_t count, size_t n, size_t k,
+                   enum dtype dtype) {
+    size_t row, all;
+    struct shape_tensor t = {.cut = cut, .layer = layer, .count = count, .n = n, .k = k, .dtype = dtype, .is_vector = k == 1};
+    if (count == 0 || n == 0 || k == 0) {
+        return;
+    }
+    if (!dtype_row_bytes(dtype, k, &row) || !checked_mul(row, n, &t.bytes) || !checked_mul(t.bytes, count, &all)) {
+        l->failed = true;
+        return;
+    }
+    add(l, t);
+}
+
+static void derive_feed_forward(struct list_of_tensors *l, const struct shape *s, int layer, enum dtype type) {
+    size_t d = s->n_embd;
+    if (s->n_experts == 0) {
+        derive(l, CUT_ROWS, layer, 1, s->gated ? 2 * s->n_ff : s->n_ff, d, type);
+        derive(l, CUT_COLUMNS, layer, 1, d, s->n_ff, type);
+        return;
+    }
+    derive(l, CUT_NONE, layer, 1, s->n_experts, d, type); /* the router */
+    size_t first = l->n;
+    derive(l, CUT_ROWS, layer, s->n_experts, 2 * s->n_ff_expert, d, type);
+    derive(l, CUT_COLUMNS, layer, s->n_experts, d, s->n_ff_expert, type);
+    for (size_t i = first; i < l->n; i++) {
+        l->items[i].is_expert = true;
+    }
+    derive(l, CUT_ROWS, layer, 1, 2 * s->n_ff_shared, d, type);
+    derive(l, CUT_COLUMNS, layer, 1, d, s->n_ff_shared, type);
+}
+
+static void derive_layer(struct list_of_tensors *l, const struct shape *s, int layer, enum dtype type) {
+    size_t d = s->n_embd, q = s->n_heads * s->head_dim, kv = s->n_kv_heads * s->head_dim;
+    derive(l, CUT_NONE, layer, s->post_norms ? 4 : 2, d, 1, type);
+    derive(l, CUT_ROWS, layer, 1, q, d, type);
+    derive(l, CUT_KV_ROWS, layer, 2, kv, d, type);
+    derive(l, CUT_COLUMNS, layer, 1, d, q, type);
+    if (s->qkv_bias) {
+        derive(l, CUT_ROWS, layer, 1, q, 1, type);
+        derive(l, CUT_KV_ROWS, layer, 2, kv, 1, type);
+    }
+    if (s->qk_norm) {
+        derive(l, CUT_NONE, layer, 2, s->head_dim, 1, type);
+    }
+    derive_feed_forward(l, s, layer, type);
+    if (!s->gated) { /* GPT-2: biases of the norms, the output and both feed-forward matrices */
+        derive(l, CUT_NONE, layer, 4, d, 1, type);
+        derive(l, CUT_ROWS, layer, 1, s->n_ff, 1, type);
+    }
+}
+
+int shape_derive_tensors(const struct shape *s, enum dtype dtype, struct shape_tensor **out, size_t *n,
+                         struct error *err) {
+    struct list_of_tensors l = {0};
+    derive(&l, CUT_VOCAB, SHAPE_FIRST, 1, s->vocab_size, s->n_embd, dtype);
+    if (!s->gated) {
+        derive(&l, CUT_NONE, SHAPE_FIRST, 1, s->context_length, s->n_embd, dtype); /* learnt positions */
+    }
+    for (size_t i = 0; i < s->n_layers; i++) {
+        derive_layer(&l, s, (int)i, dtype);
+    }
+    derive(&l, CUT_NONE, SHAPE_LAST, s->gated ? 1 : 2, s->n_embd, 1, dtype);
+    if (!s->tied) {
+        derive(&l, CUT_VOCAB, SHAPE_LAST, 1, s->vocab_size, s->n_embd, dtype);
+    }
+    return finish(&l, out, n, err);
+}
+
+/* ---- from a file ---- */
+
+/* The number behind "layers." or "blk.", SHAPE_LAST for the head and the last norm, else SHAPE_FIRST. */
+static int layer_of(const char *name) {
+    static const char *const marks[] = {"blk.", "layers.", ".h."};
+    for (size_t i = 0; i < sizeof marks / sizeof marks[0]; i++) {
+        const char *p = strstr(name, marks[i]);
+        size_t digits = p ? strspn(p + strlen(marks[i]), "0123456789") : 0;
+        if (digits > 0 && digits < 6) {
+            return atoi(p + strlen(marks[i]));
+        }
+    }
+    return strncmp(name, "output", 6) == 0 || strstr(name, "lm_head") || strstr(name, "norm") || strstr(name, "ln_f")
+               ? SHAPE_LAST
+               : SHAPE_FIRST;
+}
+
+static bool has_any(const char *name, const char *const *words) {
+    for (; *words; words++) {
+        if (strstr(name, *words)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* By the names that Hugging Face files and GGUF use. */
+static enum shape_cut cut_of(const char *name, bool is_vector) {
+    static const char *const none[] = {"norm", "router", "ffn_gate_inp", "mlp.gate.", "block_sparse_moe.gate.", NULL};
+    static const char *const vocab[] = {"token_embd", "embed_tokens", "lm_head", "output.weight", NULL};
+    static const char *const kv_rows[] = {"attn_k.", "attn_v.", "k_proj", "v_proj", NULL};
+    static const char *const columns[] = {"o_proj", "attn_output", "down_proj", "ffn_down", "w2.", NULL};
+    static const char *const rows[] = {"q_proj", "attn_q", "qkv", "gate", "up", "w1.", "w3.", NULL};
+    if (has_any(name, none)) {
+        return CUT_NONE;
+    }
+    bool in_layer = layer_of(name) >= 0;
+    if (!in_layer && has_any(name, vocab)) {
+        return CUT_VOCAB;
+    }
+    if (has_any(name, kv_rows)) {
+        return CUT_KV_ROWS;
+    }
+    if (in_layer && has_any(name, columns)) {
+        return is_vector ? CUT_NONE : CUT_COLUMNS; /* a bias is added once */
+    }
+    return in_layer && has_any(name, rows) ? CUT_ROWS : CUT_NONE;
+}
+
+int shape_file_tensors(const struct shape *s, const struct model_file *file, struct shape_tensor **out, size_t *n,
+                       struct error *err) {
+    struct list_of_tensors l = {0};
+    for (size_t i = 0; i < model_file_n_tensors(file); i++) {
+        const struct tensor *t = model_file_tensor(file, i);
+        if (strcmp(t->name, "rope_freqs.weight") == 0 || strstr(t->name, "inv_freq") ||
+            (s->tied && strcmp(t->name, "lm_head.weight") == 0)) {
+            continue; /* not loaded as weights */
+        }
+        size_t count = t->n_dims > 2 ? t->shape[0] : 1, d = t->n_dims > 2 ? 1 : 0;
+        struct shape_tensor out_tensor = {.layer = layer_of(t->name),
+                                          .count = count ? count : 1,
+                                          .n = t->shape[d],
+                                          .k = t->n_dims > 1 ? t->shape[t->n_dims - 1] : 1,
+                                          .dtype = t->dtype,
+                                          .is_vector = t->n_dims == 1,
+                                          .is_expert = strstr(t->name, "exps") || strstr(t->name, "experts.")};
+        out_tensor.bytes = t->size / out_tensor.count;
+        out_tensor.cut = cut_of(t->name, out_tensor.is_vector);
+        if (out_tensor.layer >= (int)s->n_layers) {
+            return free(l.items), error_set(err, ERROR_MODEL, "the tensor %.100s belongs to none of the %zu layers", t->name, s->n_layers);
+        }
+        add(&l, out_tensor);
+    }
+    return finish(&l, out, n, err);
+}
