@@ -45,8 +45,9 @@ static size_t choose_tokens(const struct plan_input *in, size_t len, size_t affo
     if (in->fill) {
         return affordable;
     }
-    size_t tokens = most(in->max_sequences * least(len, PLAN_USUAL_LEN), len);
-    tokens = least(tokens, PLAN_MOST_KV_BYTES / in->token_bytes);
+    size_t each = blocks_of(len, in->block_size) * in->block_size;
+    size_t of_use = in->max_sequences > affordable / each ? affordable : in->max_sequences * each;
+    size_t tokens = least(of_use, in->total / PLAN_KV_SHARE / in->token_bytes);
     return least(most(tokens, in->max_model_len), affordable);
 }
 

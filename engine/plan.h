@@ -30,12 +30,11 @@ struct plan {
 };
 
 /*
- * Without kv_tokens, KV gets what the budget leaves; unless `fill`, not more than is of use: max_sequences sequences of
- * PLAN_USUAL_LEN tokens, PLAN_MOST_KV_BYTES, or one sequence of max_model_len where it is given and longer.
+ * Without kv_tokens, KV gets what the budget leaves; unless `fill`, not more than max_sequences sequences of the longest
+ * length have use for, and not more than a PLAN_KV_SHARE-th of `total`, but one sequence of max_model_len where it is given.
  * ERROR_DOES_NOT_FIT with the numbers. On success n_blocks * block_size >= max_model_len.
  */
-#define PLAN_USUAL_LEN 4096 /* tokens */
-#define PLAN_MOST_KV_BYTES ((size_t)4 << 30)
+#define PLAN_KV_SHARE 4
 int plan_make(const struct plan_input *in, struct plan *out, struct error *err);
 
 /* Tokens of KV, whole blocks, that the budget has room for beside the rest; 0 = none. */

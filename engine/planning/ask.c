@@ -268,7 +268,13 @@ static int fit(const struct ask *k, struct plan_answer *a, struct error *err) {
     if (tokens_for(k, a->asked_sequences, a->asked_context, &tokens, err) < 0) {
         return -1;
     }
-    if (q->max_sequences == 0 && ask_is_cpu(&q->gpu)) {
+    if (q->kv_tokens > 0) {
+        if (tokens_for(k, 1, q->kv_tokens, &tokens, err) < 0) {
+            return -1;
+        }
+        a->asked_context = free_length ? least(own, tokens) : q->max_model_len;
+        free_length = false;
+    } else if (q->max_sequences == 0 && ask_is_cpu(&q->gpu)) {
         a->asked_sequences = k->engine_sequences;
         if (choose_as_engine(k, a, &tokens, err) < 0) {
             return -1;
@@ -289,7 +295,7 @@ static int fit(const struct ask *k, struct plan_answer *a, struct error *err) {
     size_t one = parts(a->asked_context, q->kv_block_size) * q->kv_block_size;
     a->max_sequences = a->max_tokens / one;
     a->max_context = least(each, own);
-    a->fits = a->shortage == 0 && a->max_tokens > 0;
+    a->fits = a->shortage == 0 && a->max_tokens > 0 && tokens >= one;
     return 0;
 }
 
@@ -326,6 +332,9 @@ static void give_warnings(const struct ask *k, struct plan_answer *a) {
     }
     if (q->gpu.why_not[0]) {
         warn(a, "inferd does not run on this card: %.120s", q->gpu.why_not);
+    }
+    if (a->n_ranks * q->replicas > 1) {
+        warn(a, "this version of inferd serves on one card: more are planned for, and not run yet");
     }
     if (s->context_length && a->asked_context > s->context_length) {
         warn(a, "a context of %zu is beyond the %zu positions that the model was made for: without a RoPE scaling of its own it is refused",

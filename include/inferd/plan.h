@@ -56,6 +56,7 @@ struct plan_question {
     const char *weights, *kv_dtype; /* as the settings; NULL = auto, f16 */
     size_t max_model_len; /* 0 = the model's own, cut to what fits */
     size_t max_sequences; /* 0 = 1 must fit, and the most is told */
+    size_t kv_tokens;     /* of KV for all together, in place of max_sequences * max_model_len; 0 = these */
     size_t max_batched_tokens, kv_block_size; /* 0 = 512, 16 */
     double memory_utilization; /* (0, 1]; 0 = 0.9 */
     size_t overhead; /* bytes a rank in place of workspace, graphs, communication and context; 0 = computed */

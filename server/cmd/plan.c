@@ -148,6 +148,7 @@ static struct plan_question question_of(const struct plan_options *o, const stru
                                   .kv_dtype = c->kv_dtype,
                                   .max_model_len = c->max_model_len,
                                   .max_sequences = o->max_sequences,
+                                  .kv_tokens = c->kv_tokens,
                                   .max_batched_tokens = o->max_batched_tokens,
                                   .kv_block_size = c->kv_block_size,
                                   .memory_utilization = c->memory_utilization,

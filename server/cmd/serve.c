@@ -1,9 +1,12 @@
 /* `inferd serve`: settings, checks, then the server until it has drained. */
 #include "cmd/cmd.h"
+#include "cmd/plan.h"
 #include "server.h"
 
 #include <inferd/log.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 struct serve_options {
     bool check_config, print_config;
@@ -33,6 +36,34 @@ static int check_chat_template(const struct config *c, struct error *err) {
     int r = c->chat_template[0] ? text_open_with(c->model, c->chat_template, &text, err) : 0;
     text_free(text);
     return r;
+}
+
+/* The memory was not enough: the table that `inferd plan` gives for these settings, with what would help. */
+static void print_plan(const struct config *c) {
+    struct plan_question q = {.model = c->model,
+                              .tensor_parallel = 1,
+                              .weights = c->weights,
+                              .kv_dtype = c->kv_dtype,
+                              .max_model_len = c->max_model_len,
+                              .max_sequences = c->max_sequences,
+                              .kv_tokens = c->kv_tokens,
+                              .max_batched_tokens = c->max_batched_tokens,
+                              .kv_block_size = c->kv_block_size,
+                              .memory_utilization = c->memory_utilization};
+    struct plan_answer *a = malloc(sizeof *a);
+    struct buf text = BUF_INIT;
+    struct error err;
+    size_t n;
+    bool gpu = strncmp(c->device, "cuda", 4) == 0 || strcmp(c->device, "auto") == 0;
+    if (a && ((gpu && plan_gpu_find("local", &q.gpu, &n, &err) == 0) || plan_gpu_find("cpu", &q.gpu, &n, &err) == 0) &&
+        plan_ask(&q, a, &err) == 0) {
+        plan_print(&q, a, &text);
+        if (!text.failed) {
+            fputs(text.data, stderr);
+        }
+    }
+    buf_free(&text);
+    free(a);
 }
 
 static int serve(const struct serve_options *o, const struct config *c, struct error *err) {
@@ -78,6 +109,9 @@ int cmd_serve(int argc, char **argv) {
         return code;
     }
     code = serve(&o, &state.config, &err) == 0 ? 0 : cmd_fail(&err);
+    if (code == exit_code(ERROR_DOES_NOT_FIT)) {
+        print_plan(&state.config);
+    }
     cmd_end(&line, &state);
     return code;
 }

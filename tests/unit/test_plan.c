@@ -36,24 +36,33 @@ Test(plan, kv_is_what_the_sequences_can_use) {
     struct plan_input in = usual;
     struct plan p = plan(&in);
     cr_assert_eq(p.max_model_len, 8192);
-    cr_assert_eq(p.n_blocks * 16, 4 * 4096, "four sequences of the usual length");
+    cr_assert_eq(p.n_blocks * 16, 4 * 8192, "four sequences of the whole context");
     in.max_sequences = 1;
     cr_assert_eq(plan(&in).n_blocks * 16, 8192, "one whole context");
-    in.context_length = 1000;
+    in.max_model_len = 2000;
     in.max_sequences = 3;
-    cr_assert_eq(plan(&in).n_blocks, 188, "3 * 1000 tokens, rounded up to blocks");
+    cr_assert_eq(plan(&in).n_blocks * 16, 6000, "three of the length that was asked for");
+    in.max_model_len = 0;
+    in.context_length = 1000;
+    cr_assert_eq(plan(&in).n_blocks, 189, "3 * 1000 tokens, each rounded up to blocks");
 }
 
 Test(plan, kv_is_cut_to_the_budget_and_the_context_with_it) {
     struct plan_input in = usual;
     in.context_length = 1 << 20;
     in.max_sequences = 100;
+    in.utilization = 0.25;
     struct plan p = plan(&in);
-    size_t affordable = ((size_t)4 << 30) - in.weight_bytes - in.workspace_bytes;
+    size_t affordable = ((size_t)2 << 30) - in.weight_bytes - in.workspace_bytes;
     cr_assert_eq(p.n_blocks, affordable / in.token_bytes / 16);
     cr_assert_eq(p.max_model_len, p.n_blocks * 16);
     in.total = (size_t)64 << 30;
-    cr_assert_eq(plan(&in).n_blocks * 16 * in.token_bytes, PLAN_MOST_KV_BYTES, "never more than a few GiB unasked");
+    in.utilization = 0.9;
+    p = plan(&in);
+    cr_assert_eq(p.n_blocks * 16 * in.token_bytes, (size_t)16 << 30, "unasked never more than a quarter of what there is");
+    in.max_model_len = 1 << 20;
+    p = plan(&in);
+    cr_assert_eq(p.n_blocks * 16 * in.token_bytes, (size_t)32 << 30, "but what was asked for");
 }
 
 Test(plan, what_was_asked_for_is_given_or_refused_with_numbers) {
@@ -65,6 +74,7 @@ Test(plan, what_was_asked_for_is_given_or_refused_with_numbers) {
     fails(&in, ERROR_DOES_NOT_FIT);
     in.kv_tokens = 0;
     cr_assert_eq(plan(&in).max_model_len, 2000);
+    cr_assert_eq(plan(&in).n_blocks, 4 * 125);
     in.max_model_len = 8193;
     cr_assert_str_eq(fails(&in, ERROR_INVALID).param, "max_model_len");
     in.max_model_len = 8192;
