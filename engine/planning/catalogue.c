@@ -3,7 +3,7 @@
 #include "memory.h"
 #include "planning/shape_internal.h"
 
-#include "catalogue_data.h"
+#include <catalogue_data.h> /* made by meson */
 
 #include <inferd/backend.h>
 #include <inferd/json.h>

@@ -13,12 +13,12 @@ import sys
 # What may lie at the top of the repository.
 TOP_LEVEL = {
     "meson.build", "meson_options.txt", "README.md", "ARCHITECTURE.md", "BENCHMARKS.md", "LICENSE", "bootstrap",
-    ".ci", ".clang-format", ".gitignore",
+    ".ci", ".clang-format", ".dockerignore", ".gitignore",
     "include", "engine", "server", "conf", "systemd", "docker", "tests",
 }
 
 # Headers that cross a border.
-PUBLIC = {"engine", "quantize", "text", "backend", "collective", "metrics", "error", "log", "buf", "list", "clock", "json", "eval", "bench", "sampler_math"}
+PUBLIC = {"engine", "quantize", "text", "backend", "collective", "metrics", "error", "log", "buf", "list", "clock", "json", "eval", "bench", "plan", "sampler_math"}
 
 # Folder -> the folders whose headers it may include besides its own (longest folder name wins).
 FOLDERS = {
@@ -31,6 +31,7 @@ FOLDERS = {
     "engine/quant": {"include/inferd", "engine/base", "engine/model_file"},
     "engine/collective": {"include/inferd", "engine/base"},
     "engine/model": {"include/inferd", "engine/base", "engine/model_file", "engine/quant"},
+    "engine/planning": {"include/inferd", "engine", "engine/base", "engine/model", "engine/model_file", "engine/quant"},
     "engine/backend": {"include/inferd"},
     "engine/backend/cpu": {"include/inferd"},
     "engine/backend/cuda": {"include/inferd"},
@@ -61,7 +62,7 @@ LIBRARIES = [
     (r"microhttpd\.h", ["server/http.c"]),
     (r"uv\.h", ["server/loop", "server/http", "server/hangup"]),
     (r"(cuda|cublas|nccl|nvml|nvrtc|cooperative_groups|mma\.h).*", ["engine/backend/cuda/"]),
-    (r"(cjson/)?cJSON\.h", ["engine/base/", "engine/model_file/", "engine/model/", "engine/text/", "engine/quant/", "engine/text_open.c", "engine/quantize_config.c", "server/"]),
+    (r"(cjson/)?cJSON\.h", ["engine/base/", "engine/model_file/", "engine/model/", "engine/text/", "engine/quant/", "engine/text_open.c", "engine/quantize_config.c", "engine/planning/", "server/"]),
     (r"onig.*\.h", ["engine/base/regex.c", "server/version.c"]),
     (r"utf8proc\.h", ["engine/text/", "server/version.c"]),
     (r"ini\.h", ["server/"]),
