@@ -624,15 +624,34 @@ static void test_edges() {
     CHECK(cuda_gemm_float(&device, NULL, 0, 1, &part, 0) == cudaErrorInvalidValue, "weights of F32");
 }
 
-int main() {
+/* Each kernel and tile, with k long enough that every buffer of a ring is used again. */
+static void test_sample() {
+    for (size_t rows : std::initializer_list<size_t>{3, 16, 20, 40, 70}) {
+        test_bytes(rows, 66, 1100, (enum zero_kind)(rows % 3), false);
+    }
+    test_bytes(129, 130, 500, SYMMETRIC, false); /* 128x128: a step is 64 bytes */
+    for (enum dtype t : {DTYPE_I8, DTYPE_Q4_K}) {
+        for (size_t rows : std::initializer_list<size_t>{5, 16, 40}) {
+            test_float(t, rows, 66, 512, 512, false);
+        }
+    }
+    test_float(DTYPE_Q6_K, 129, 130, 256, 256, false);
+}
+
+/* --sample: a few seconds of it, for builds that check every access. */
+int main(int argc, char **argv) {
     struct emu_options options;
     emu_get_options(&options);
     options.alignment = 16; /* device memory ends where the data ends */
     DONE(emu_configure(&options));
-    test_geometry();
-    test_bytes_all();
-    test_floats_all();
-    test_edges();
+    if (argc > 1 && strcmp(argv[1], "--sample") == 0) {
+        test_sample();
+    } else {
+        test_geometry();
+        test_bytes_all();
+        test_floats_all();
+        test_edges();
+    }
     CHECK(emu_check_memory() == 0, "memory beside allocations was written");
     printf("largest relative error: gemv %.2g, gemm of I8 and BF16 %.2g, of blocks %.2g, of y rounded to BF16 %.2g\n",
            worst_gemv, worst_gemm_exact, worst_gemm_block, worst_bf16);

@@ -19,13 +19,13 @@ void note(struct outcome *o, const struct engine_event *e) {
         o->prompt[o->n_prompt] = e->token;
         o->prompt_logprobs[o->n_prompt] = e->logprob;
         o->ranks[o->n_prompt] = e->rank;
-        memcpy(o->prompt_top[o->n_prompt++], e->top, (e->n_top < 3 ? e->n_top : 3) * sizeof e->top[0]);
+        memcpy(o->prompt_top[o->n_prompt++], e->top, (e->n_top < MAX_TOP ? e->n_top : MAX_TOP) * sizeof e->top[0]);
         break;
     case ENGINE_EVENT_TOKEN:
         o->early |= o->started == 0;
         o->tokens[o->n_tokens] = e->token;
         o->logprobs[o->n_tokens] = e->logprob;
-        memcpy(o->top[o->n_tokens++], e->top, (e->n_top < 3 ? e->n_top : 3) * sizeof e->top[0]);
+        memcpy(o->top[o->n_tokens++], e->top, (e->n_top < MAX_TOP ? e->n_top : MAX_TOP) * sizeof e->top[0]);
         break;
     case ENGINE_EVENT_DONE:
     case ENGINE_EVENT_ERROR:

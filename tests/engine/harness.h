@@ -9,6 +9,7 @@
 
 #define CONTEXT 256
 #define MAX_REQUESTS 64
+#define MAX_TOP 6 /* log-probabilities of a place that are kept */
 
 extern int failures;
 extern const char *current; /* the running test */
@@ -39,7 +40,7 @@ struct outcome {
     size_t n_tokens;
     int32_t tokens[CONTEXT];
     float logprobs[CONTEXT];
-    struct token_logprob top[CONTEXT][3];
+    struct token_logprob top[CONTEXT][MAX_TOP];
     char text[CONTEXT * 8];
     size_t text_len;
     enum engine_event_kind kind;
@@ -51,7 +52,7 @@ struct outcome {
     int32_t prompt[CONTEXT];
     float prompt_logprobs[CONTEXT];
     uint32_t ranks[CONTEXT];
-    struct token_logprob prompt_top[CONTEXT][3];
+    struct token_logprob prompt_top[CONTEXT][MAX_TOP];
 };
 
 void note(struct outcome *o, const struct engine_event *e);

@@ -164,9 +164,10 @@ static void put_layer(struct writer *w, const char *arch, int layer) {
 
 static void put_model(struct writer *w, const struct tiny_model *m) {
     const char *arch = m->architecture;
+    const uint32_t layers = m->layers ? m->layers : LAYERS;
     key_string(w, "general.architecture", arch);
     key_string(w, "general.name", "tiny");
-    key_u32(w, arch, "block_count", LAYERS);
+    key_u32(w, arch, "block_count", layers);
     key_u32(w, arch, "context_length", m->context_length);
     key_u32(w, arch, "embedding_length", EMBD);
     key_u32(w, arch, "feed_forward_length", FF);
@@ -178,7 +179,7 @@ static void put_model(struct writer *w, const struct tiny_model *m) {
     key_f32(w, arch, "rope.freq_base", 10000);
     if (strcmp(arch, "gemma3") == 0) {
         key_u32(w, arch, "attention.sliding_window", 20);
-        key_u32(w, arch, "attention.sliding_window_pattern", 3);
+        key_u32(w, arch, "attention.sliding_window_pattern", layers);
     }
     put_vocabulary(w);
     if (m->chat_template) {
@@ -187,8 +188,8 @@ static void put_model(struct writer *w, const struct tiny_model *m) {
     put_embedding(w, "token_embd.weight", 0.5f, -1, m->nan_token);
     put_embedding(w, "output.weight", 0.5f, ROWS - 1, -1); /* a row behind the vocabulary that would always win */
     put_vector(w, "output_norm.weight", EMBD, 1, 0.2f);
-    for (int layer = 0; layer < LAYERS; layer++) {
-        put_layer(w, arch, layer);
+    for (uint32_t layer = 0; layer < layers; layer++) {
+        put_layer(w, arch, (int)layer);
     }
     if (m->extra) {
         put_vector(w, m->extra, 64, 1, 0.2f);
