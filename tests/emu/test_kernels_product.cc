@@ -337,7 +337,13 @@ static void test_bytes_all() {
             test_bytes(r, columns[i % 6], ks[i % 5], (enum zero_kind)(i % 3), false);
         }
     }
-    test_bytes(8, 65, 2176, ZERO_OF_ROWS, false); /* GEMV: all four warps share columns, with a rest */
+    for (size_t steps = 1; steps <= 40; steps++) { /* GEMV: shared out, each warp still has what is under way at once */
+        unsigned split = gemv_i8_split(steps);
+        CHECK(split == 1 || (GEMV_WARPS % split == 0 && steps / split >= 4), "%zu steps are shared by %u", steps, split);
+        CHECK(steps < 16 || split == GEMV_WARPS, "%zu steps are not shared", steps);
+    }
+    test_bytes(8, 65, 2176, ZERO_OF_ROWS, false);
+    test_bytes(3, 10, 8260, ZERO_OF_ROWS, false); /* all four warps share columns, with a rest */
     test_bytes(1, 130, 4100, SYMMETRIC, false);
     for (size_t r : std::initializer_list<size_t>{16, 20, 40, 70, 129}) { /* split, in every tile */
         CHECK(gemm_i8_plan_of(108, r, 65, 2176).splits > 1, "nothing is split");

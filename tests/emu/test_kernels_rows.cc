@@ -67,8 +67,8 @@ static size_t padded(size_t k) {
 
 /* ---- rows.cu ---- */
 
-static void test_quantise(size_t k, size_t ldx, size_t offset, enum activation_quant kind) {
-    const size_t rows = 7, ld = padded(k);
+static void test_quantise(size_t k, size_t ldx, size_t offset, enum activation_quant kind, size_t rows = 7) {
+    const size_t ld = padded(k);
     std::vector<uint16_t> x = random_bf16((rows - 1) * ldx + k, 8);
     const float tiny = 0x1p-126f;
     for (size_t i = 0; i < k; i++) {
@@ -241,8 +241,8 @@ static void test_add_rms_norm(size_t dim, size_t pad, size_t offset, bool residu
 
 /* ---- silu.cu ---- */
 
-static void test_silu(size_t dim, size_t pad, size_t offset, enum activation activation) {
-    const size_t rows = 3, ld = 2 * dim + pad, ldq = padded(dim);
+static void test_silu(size_t dim, size_t pad, size_t offset, enum activation activation, size_t rows = 3) {
+    const size_t ld = 2 * dim + pad, ldq = padded(dim);
     std::vector<uint16_t> x = random_bf16(rows * ld, 6);
     x[dim / 2] = reference_to_bf16(dim > 1 ? -200 : 2); /* e^200 is none, and the result 0 */
     device_array<uint16_t> gate_up(x, offset);
@@ -490,6 +490,14 @@ int main() {
             test_embed(dtype, blocks * dtype_info(dtype)->block, 1.5f);
         }
     }
+    /* Blocks of more than 256 threads, where rows are few; of 1024 with more than a vector a thread. */
+    for (size_t n : {size_t(2500), size_t(8210)}) {
+        test_quantise(n, n + 3, 0, ACTIVATION_I8_TOKEN);
+        test_quantise(n, (n + 7) / 8 * 8, 16, ACTIVATION_I8_TOKEN_ZERO);
+        test_silu(n, 3, 16, ACTIVATION_SILU);
+    }
+    test_quantise(2500, 2504, 16, ACTIVATION_I8_TOKEN, 65);
+    test_silu(2500, 4, 16, ACTIVATION_GELU_TANH, 65);
     test_rms_norm(5, 64, 8, 16, true);
     test_rms_norm(3, 34, 1, 2, true);
     test_rms_norm(2, 520, 0, 16, false);

@@ -118,7 +118,7 @@ extern "C" cudaError_t cuda_gemv_i8(const struct cuda_device *device, const stru
     args.zero_points = zero_points;
     args.rows = (uint32_t)rows;
     args.pieces = (uint32_t)(parts[0].w->k_padded / 16);
-    args.split = gemv_split(ceil_div(args.pieces, WARP));
+    args.split = gemv_i8_split(ceil_div(args.pieces, WARP));
     size_t blocks = 0;
     for (size_t i = 0; i < 3; i++) {
         args.first_block[i] = (uint32_t)blocks;

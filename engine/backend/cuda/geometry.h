@@ -21,6 +21,10 @@ enum { GEMV_WARPS = 4, GEMV_COLUMNS = 4 };
 static inline unsigned gemv_split(size_t steps) {
     return steps >= 8 ? 4 : steps >= 4 ? 2 : 1;
 }
+/* Of bytes, whose sums are exact: a warp has at least the four steps that are under way at once, with one row or two. */
+static inline unsigned gemv_i8_split(size_t steps) {
+    return steps >= 16 ? 4 : steps >= 8 ? 2 : 1;
+}
 static inline size_t gemv_blocks(size_t n, unsigned split) {
     return ceil_div(n, GEMV_COLUMNS * (GEMV_WARPS / split));
 }

@@ -16,12 +16,23 @@
 
 #define ROW_VECTOR 8
 #define ROW_MAX_THREADS 256
-#define ROW_MAX_WARPS (ROW_MAX_THREADS / WARP)
+/* Of kernels that look for nothing but the largest of a row, whose order does not matter. */
+#define ROW_MOST_THREADS 1024
+#define ROW_MAX_WARPS (ROW_MOST_THREADS / WARP)
 
 /* The threads that share a row of n elements: whole warps, no more than have a vector each. */
-static inline unsigned row_threads(size_t n) {
+static inline unsigned row_threads_up_to(size_t n, size_t most) {
     size_t vectors = (n + ROW_VECTOR - 1) / ROW_VECTOR, threads = (vectors + WARP - 1) / WARP * WARP;
-    return (unsigned)(threads < WARP ? WARP : threads > ROW_MAX_THREADS ? ROW_MAX_THREADS : threads);
+    return (unsigned)(threads < WARP ? WARP : threads > most ? most : threads);
+}
+static inline unsigned row_threads(size_t n) {
+    return row_threads_up_to(n, ROW_MAX_THREADS);
+}
+
+/* The same where the order does not matter. Few rows, as of decode, leave multiprocessors idle, so what they keep busy
+ * should be as much as can be; with many, small blocks share a multiprocessor better. */
+static inline unsigned row_threads_any_order(size_t n, size_t rows) {
+    return row_threads_up_to(n, rows <= 64 ? ROW_MOST_THREADS : ROW_MAX_THREADS);
 }
 
 /* Whether rows of elements of `size` bytes, `ld` apart, all begin at a multiple of 16 bytes. */

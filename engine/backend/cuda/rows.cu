@@ -17,7 +17,7 @@ static __device__ __forceinline__ row_rule rule_token_zero(row_range range) {
     return row_rule_make(scale, fmaxf(-128.0f, fminf(127.0f, zero)), -128.0f, finite);
 }
 
-static __global__ void __launch_bounds__(ROW_MAX_THREADS)
+static __global__ void __launch_bounds__(ROW_MOST_THREADS)
     quantise_rows(int8_t *q, size_t ldq, float *scales, int32_t *zero_points, const bf16 *x, size_t ldx, size_t k,
                   bool wide, enum activation_quant kind, float scale, int32_t zero_point) {
     SHARED(row_shared, shared);
@@ -57,7 +57,7 @@ extern "C" cudaError_t cuda_quantise_rows(const struct rows_i8 *q, int32_t *zero
     if (rows == 0) {
         return cudaSuccess;
     }
-    return LAUNCH(quantise_rows, (unsigned)rows, row_threads(q->ld), sizeof(row_shared), stream, q->q, q->ld, q->scales,
+    return LAUNCH(quantise_rows, (unsigned)rows, row_threads_any_order(q->ld, rows), sizeof(row_shared), stream, q->q, q->ld, q->scales,
                   zero_points, (const bf16 *)x, ldx, k, row_is_wide(x, ldx, sizeof(bf16)), kind, scale, zero_point);
 }
 

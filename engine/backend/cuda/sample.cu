@@ -28,6 +28,8 @@ typedef unsigned long long mass_t;
 constexpr int THREADS = 512, WARPS = THREADS / WARP;
 constexpr int CHUNK = 64; /* ids that a warp looks at together; SAMPLER_CHUNK */
 constexpr int BUCKETS = 2048;
+constexpr int SLOTS = BUCKETS + BUCKETS / 64;
+constexpr int CROWD = 8; /* so many lanes of a warp with the same bucket add to it as one */
 constexpr int N_DEPTHS = 4; /* how far below the best one, in nats, the edge is looked for first */
 constexpr unsigned ALL = 0xffffffffu;
 constexpr mass_t NO_MASS = ~0ull; /* more than there is */
@@ -41,9 +43,9 @@ struct sums {
 };
 
 struct sample_shared {
-    mass_t mass[BUCKETS];
+    mass_t mass[SLOTS]; /* of a bucket at slot_of it */
     RED_ZONE(0)
-    unsigned count[BUCKETS];
+    unsigned count[SLOTS];
     RED_ZONE(1)
     sums warp[WARPS][N_DEPTHS];
     RED_ZONE(2)
@@ -225,6 +227,11 @@ template <int N> __device__ void sums_above(const row &r, sample_shared &s, cons
 
 /* ---- the edge ---- */
 
+/* Where a bucket lies: lanes that walk 64 buckets each meet different banks. */
+__device__ __forceinline__ unsigned slot_of(unsigned bucket) {
+    return bucket + bucket / 64;
+}
+
 /* A key not above the one that find_edge looks for: most of the row is passed over by it. */
 __device__ unsigned key_below_edge(const row &r, sample_shared &s, const wanted &w) {
     unsigned keys[N_DEPTHS];
@@ -241,12 +248,38 @@ __device__ unsigned key_below_edge(const row &r, sample_shared &s, const wanted 
     return 0;
 }
 
+/* Of a flat row whole warps have the same few buckets, and would wait for one another: as long as the first lane's is
+ * that of a crowd, the crowd's sum is added at once. Sums of integers: the same in any order. */
+__device__ __forceinline__ void add_to_bucket(const row &r, sample_shared &s, bool in, unsigned slot, mass_t weight) {
+    unsigned open = warp_ballot(in);
+    while (__popc(open) >= CROWD) {
+        int first = __ffs((int)open) - 1;
+        unsigned theirs = warp_shfl(slot, first);
+        bool one = in && slot == theirs;
+        unsigned crowd = warp_ballot(one);
+        if (__popc(crowd) < CROWD) {
+            break;
+        }
+        sums all = warp_sum({one ? weight : 0, 0});
+        if (r.lane == first) {
+            atomicAdd(&s.mass[slot], all.mass);
+            atomicAdd(&s.count[slot], (unsigned)__popc(crowd));
+        }
+        in = in && !one;
+        open &= ~crowd;
+    }
+    if (in) {
+        atomicAdd(&s.mass[slot], weight);
+        atomicAdd(&s.count[slot], 1u);
+    }
+}
+
 /* s.mass and s.count: what is left with key >= least, in the buckets of its bits [shift, shift + bits), if the others
  * above are those of prefix. */
 __device__ void fill_buckets(const row &r, sample_shared &s, unsigned least, unsigned prefix, unsigned mask, int shift,
                              unsigned n_buckets) {
     block_sync();
-    for (int i = (int)threadIdx.x; i < BUCKETS; i += THREADS) {
+    for (int i = (int)threadIdx.x; i < SLOTS; i += THREADS) {
         s.mass[i] = 0;
         s.count[i] = 0;
     }
@@ -256,11 +289,8 @@ __device__ void fill_buckets(const row &r, sample_shared &s, unsigned least, uns
         two t = load_two(r, chunk);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            if (t.kept[i] && t.key[i] >= r.edge && t.key[i] >= least && (t.key[i] & mask) == prefix) {
-                unsigned bucket = t.key[i] >> shift & (n_buckets - 1);
-                atomicAdd(&s.mass[bucket], weight_at(r, t.z[i]));
-                atomicAdd(&s.count[bucket], 1u);
-            }
+            bool in = t.kept[i] && t.key[i] >= r.edge && t.key[i] >= least && (t.key[i] & mask) == prefix;
+            add_to_bucket(r, s, in, slot_of(t.key[i] >> shift & (n_buckets - 1)), in ? weight_at(r, t.z[i]) : 0);
         }
     }
     block_sync();
@@ -272,8 +302,8 @@ __device__ void find_bucket(const row &r, sample_shared &s, const wanted &w, sum
         unsigned each = n_buckets / WARP, top = n_buckets - 1 - (unsigned)r.lane * each;
         sums mine = {0, 0};
         for (unsigned i = 0; i < each; i++) {
-            mine.mass += s.mass[top - i];
-            mine.count += s.count[top - i];
+            mine.mass += s.mass[slot_of(top - i)];
+            mine.count += s.count[slot_of(top - i)];
         }
         sums until = mine; /* of this lane and those before it */
         for (int d = 1; d < WARP; d *= 2) {
@@ -288,9 +318,9 @@ __device__ void find_bucket(const row &r, sample_shared &s, const wanted &w, sum
         if ((reached & (0u - reached)) == 1u << r.lane) {
             sums at = {until.mass - mine.mass, until.count - mine.count};
             unsigned bucket = top, last = top - (each - 1);
-            while (bucket > last && !is_reached(w, {at.mass + s.mass[bucket], at.count + s.count[bucket]})) {
-                at.mass += s.mass[bucket];
-                at.count += s.count[bucket];
+            while (bucket > last && !is_reached(w, {at.mass + s.mass[slot_of(bucket)], at.count + s.count[slot_of(bucket)]})) {
+                at.mass += s.mass[slot_of(bucket)];
+                at.count += s.count[slot_of(bucket)];
                 bucket--;
             }
             s.bucket = bucket;
@@ -324,7 +354,7 @@ __device__ void keep_best(row &r, sample_shared &s, const wanted &w) {
         fill_buckets(r, s, least, prefix, mask, shift, size);
         find_bucket(r, s, w, above, size);
         above = s.above;
-        equal = s.count[s.bucket];
+        equal = s.count[slot_of(s.bucket)];
         prefix |= s.bucket << shift;
         mask |= (size - 1) << shift;
     }

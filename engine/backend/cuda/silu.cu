@@ -41,7 +41,7 @@ static __global__ void __launch_bounds__(ROW_MAX_THREADS)
     }
 }
 
-static __global__ void __launch_bounds__(ROW_MAX_THREADS)
+static __global__ void __launch_bounds__(ROW_MOST_THREADS)
     silu_mul_i8(int8_t *q, size_t ldq, float *scales, silu_input in) {
     SHARED(row_shared, shared);
     const size_t r = blockIdx.x, step = (size_t)blockDim.x * ROW_VECTOR, begin = threadIdx.x * ROW_VECTOR;
@@ -76,7 +76,7 @@ extern "C" cudaError_t cuda_silu_mul(void *y, size_t ldy, const struct rows_i8 *
                      row_is_wide(up, ldu, sizeof(bf16)),
                      activation == ACTIVATION_GELU_TANH};
     if (q) {
-        return LAUNCH(silu_mul_i8, (unsigned)rows, row_threads(q->ld), sizeof(row_shared), stream, q->q, q->ld,
+        return LAUNCH(silu_mul_i8, (unsigned)rows, row_threads_any_order(q->ld, rows), sizeof(row_shared), stream, q->q, q->ld,
                       q->scales, in);
     }
     unsigned threads = row_threads(dim);
