@@ -59,7 +59,7 @@ static double open_fds(void) {
     return n;
 }
 
-static double soft_limit(int resource) {
+static double soft_limit(__rlimit_resource_t resource) {
     struct rlimit limit = {0};
     getrlimit(resource, &limit);
     return (double)limit.rlim_cur;
