@@ -111,8 +111,9 @@ void config_print(const struct config *c, struct buf *out);
  */
 int config_check(const struct config *c, struct error *err);
 
-/* The model's part of it: one is named, and can be read. */
+/* The model's part of it: one is named, and can be read. And the rest. */
 int config_check_model(const struct config *c, struct error *err);
+int config_check_others(const struct config *c, struct error *err);
 
 /* The engine's part. Strings are borrowed from *c. */
 void config_engine(const struct config *c, struct engine_config *out);

@@ -15,6 +15,17 @@ static bool may(const char *path, int mode) {
     return faccessat(AT_FDCWD, path, mode, AT_EACCESS) == 0;
 }
 
+/* A service with ProtectHome= sees nothing there, or may not. */
+static const char *home_hint(const char *path) {
+    static const char *const homes[] = {"/home/", "/root/", "/run/user/"};
+    for (size_t i = 0; i < sizeof homes / sizeof homes[0]; i++) {
+        if (strncmp(path, homes[i], strlen(homes[i])) == 0) {
+            return "; a unit with ProtectHome= hides home directories: /var/lib/inferd is a better place";
+        }
+    }
+    return "";
+}
+
 /*
  * Can we read it? If not, the sentence names the first part of the path that is in the way, since "permission denied"
  * on a long path says little.
@@ -32,13 +43,14 @@ static int check_readable(const char *path, const char *setting, struct error *e
         snprintf(part, sizeof part, "%.*s", (int)i, path);
         bool last = path[i] == '\0';
         if (stat(part, &st) != 0) {
-            return error_set_param(err, ERROR_MODEL, setting, "%s: %.300s: %s", setting, part, strerror(errno));
+            return error_set_param(err, ERROR_MODEL, setting, "%s: %.250s: %s%s", setting, part, strerror(errno), home_hint(path));
         }
         int mode = S_ISDIR(st.st_mode) ? X_OK | (last ? R_OK : 0) : R_OK;
         if (!may(part, mode)) {
             return error_set_param(
-                err, ERROR_MODEL, setting, "%s: %.300s: %s (it belongs to user %u, mode %04o; inferd runs as user %u)",
-                setting, part, strerror(errno), (unsigned)st.st_uid, (unsigned)st.st_mode & 07777, (unsigned)geteuid());
+                err, ERROR_MODEL, setting, "%s: %.250s: %s (it belongs to user %u, mode %04o; inferd runs as user %u%s)",
+                setting, part, strerror(errno), (unsigned)st.st_uid, (unsigned)st.st_mode & 07777, (unsigned)geteuid(),
+                home_hint(path));
         }
     }
     return error_set_param(err, ERROR_MODEL, setting, "%s: %.300s: cannot be read", setting, path);
@@ -61,12 +73,13 @@ static int config_check_chat_template(const struct config *c, struct error *err)
 }
 
 int config_check(const struct config *c, struct error *err) {
+    return config_check_model(c, err) != 0 || config_check_others(c, err) != 0 ? -1 : 0;
+}
+
+int config_check_others(const struct config *c, struct error *err) {
     struct keys keys;
     struct sampler_order samplers;
-    if (config_check_model(c, err) != 0 || config_samplers(c, &samplers, err) != 0) {
-        return -1;
-    }
-    if (config_check_chat_template(c, err) != 0) {
+    if (config_samplers(c, &samplers, err) != 0 || config_check_chat_template(c, err) != 0) {
         return -1;
     }
     if (c->api_keys_file[0] && check_readable(c->api_keys_file, "api_keys_file", err) != 0) {

@@ -18,6 +18,7 @@ static const struct manual_command commands[] = {
     {"eval", "tell how well a model predicts a text, and how far two configurations are apart", cmd_eval},
     {"inspect", "show what a model file holds", cmd_inspect},
     {"quantize", "write an INT8 checkpoint of a model", cmd_quantize},
+    {"doctor", "look for what is wrong with this machine, and say what to do", cmd_doctor},
     {"key", "make an API key, and the lines of it for the keys file", cmd_key},
     {"version", "show the version, the libraries and the processor", cmd_version},
     {"help", "show this, or the help of a command", cmd_help},

@@ -22,6 +22,7 @@ int cmd_inspect(int argc, char **argv);
 int cmd_plan(int argc, char **argv);
 int cmd_quantize(int argc, char **argv);
 int cmd_key(int argc, char **argv);
+int cmd_doctor(int argc, char **argv);
 int cmd_version(int argc, char **argv);
 
 int exit_code(enum error_code code);

@@ -33,6 +33,8 @@ int main(void) {
          .has_library = true, .driver = 12020, .runtime = 13000, NODE);
     SAYS("there is no device node /dev/nvidiactl", .rc = cudaErrorNoDevice, .has_library = true, .driver = 13000,
          .runtime = 13000, .node = "/dev/nvidiactl");
+    SAYS("there is no device node /dev/nvidia-uvm", .rc = cudaErrorUnknown, .has_library = true, .driver = 13000,
+         .runtime = 13000, .node = "/dev/nvidia-uvm");
     SAYS("the device node /dev/nvidia1 may not be opened by user", .rc = cudaErrorUnknown, .has_library = true,
          .driver = 13000, .runtime = 13000, .has_node = true, .node = "/dev/nvidia1");
     SAYS("knows no GPU", .rc = cudaErrorNoDevice, .has_library = true, .driver = 13000, .runtime = 13000, NODE);

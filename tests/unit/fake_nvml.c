@@ -1,7 +1,8 @@
 /*
  * libnvidia-ml.so.1 for tests: one GPU, and faults as the file that FAKE_NVML names orders them, a "name=number" a line,
  * read at every call: rc (result of nvmlDeviceGetMemoryInfo), hang (1: that call does not return), xid (reported once for
- * each new value), poor (1: this GPU tells memory alone), init (result of nvmlInit_v2), devices.
+ * each new value), poor (1: this GPU tells memory alone), init (result of nvmlInit_v2), hang_init,
+ * devices, p2p (status of each pair), cuda.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,6 +32,9 @@ static int rich(void) {
 #define DEVICE(i) ((void *)(0x1000 + (size_t)(i)))
 
 int nvmlInit_v2(void) {
+    while (order("hang_init", 0)) {
+        usleep(10000);
+    }
     return (int)order("init", 0);
 }
 int nvmlShutdown(void) {

@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,8 +22,8 @@ static int minor_of(int version) {
 
 int cuda_explain(const struct cuda_facts *f, struct error *err) {
     if (!f->has_library) {
-        return error_set(err, ERROR_DEVICE, "there is no NVIDIA driver here: its library libcuda.so.1 cannot be loaded%s",
-                         f->has_node ? "" : ", and there is no device node " CONTROL_NODE);
+        return error_set(err, ERROR_DEVICE, "there is no NVIDIA driver here: its library libcuda.so.1 cannot be loaded%s%s",
+                         f->has_node ? "" : ", and there is no device node ", f->has_node ? "" : f->node);
     }
     if (f->driver > 0 && major_of(f->driver) < major_of(f->runtime)) {
         return error_set(err, ERROR_DEVICE,
@@ -46,17 +47,31 @@ int cuda_explain(const struct cuda_facts *f, struct error *err) {
     return error_set(err, ERROR_DEVICE, "CUDA does not start: %s", cudaGetErrorString(f->rc));
 }
 
+/* As CUDA opens it: device rules of a cgroup forbid what the mode would allow. */
+static bool may_open(const char *node) {
+    int fd = open(node, O_RDWR | O_CLOEXEC | O_NONBLOCK);
+    if (fd >= 0) {
+        close(fd);
+    }
+    return fd >= 0;
+}
+
+/* The first one that is missing or shut: control, unified memory (often made only when somebody asks for it), GPUs. */
 static void look_at_nodes(struct cuda_facts *f) {
-    snprintf(f->node, sizeof f->node, "%s", CONTROL_NODE);
-    f->has_node = access(f->node, F_OK) == 0;
-    f->may_open = access(f->node, R_OK | W_OK) == 0;
+    static const char *const needed[] = {CONTROL_NODE, "/dev/nvidia-uvm"};
+    f->has_node = f->may_open = true;
+    for (size_t i = 0; i < sizeof needed / sizeof needed[0] && f->may_open; i++) {
+        snprintf(f->node, sizeof f->node, "%s", needed[i]);
+        f->has_node = access(f->node, F_OK) == 0;
+        f->may_open = f->has_node && may_open(f->node);
+    }
     DIR *dir = f->may_open ? opendir("/dev") : NULL;
     for (struct dirent *e; dir && f->may_open && (e = readdir(dir));) {
         size_t n = strlen("nvidia");
         if (strncmp(e->d_name, "nvidia", n) == 0 && e->d_name[n] >= '0' && e->d_name[n] <= '9' && strlen(e->d_name) < 32) {
             char node[sizeof f->node];
             snprintf(node, sizeof node, "/dev/%.40s", e->d_name);
-            if (access(node, R_OK | W_OK) != 0) {
+            if (!may_open(node)) {
                 memcpy(f->node, node, sizeof node);
                 f->may_open = false;
             }
