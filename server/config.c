@@ -140,6 +140,16 @@ static const struct setting rows[] = {
 
     {AT(config), SETTING_STRING, .initial = "", .value = "FILE", .alias = "c", .group = "General",
      .flags = SETTING_NOT_IN_FILE, .help = "settings file to read; environment and flags override it"},
+    {AT(log_format), SETTING_CHOICE, .initial = "auto", .choices = "auto text json journald", .value = "FORMAT",
+     .group = "General",
+     .help = "how the log is written: lines of text or of JSON on standard error, or entries with fields in systemd's journal; "
+             "auto: the journal where standard error leads there, else text"},
+    {AT(content_log), SETTING_STRING, .initial = "", .value = "FILE", .group = "General",
+     .help = "a file to which prompts and answers are written, as lines of JSON that only this user can read; empty: nowhere, "
+             "and nothing else ever holds them"},
+    {AT(content_log_max), SETTING_SIZE, .initial = "256M", .min = 4096, .max = 1099511627776, .group = "General",
+     .help = "size at which that file is renamed to FILE.1, in place of the one before, and begun anew: both together take twice "
+             "as much at most"},
     {AT(log_level), SETTING_CHOICE, .initial = "info", .choices = "error warn info debug", .value = "LEVEL",
      .group = "General", .help = "what is worth a line of log"},
     {AT(stall_timeout), SETTING_SECONDS, .initial = "300", .min = 1, .max = 86400, .group = "General",
@@ -357,6 +367,17 @@ int config_samplers(const struct config *c, struct sampler_order *out, struct er
 void config_engine_refused(struct error *err) {
     if (err->code == ERROR_INVALID) {
         err->code = ERROR_MODEL;
+    }
+}
+
+enum log_format config_log_format(const struct config *c) {
+    switch (c->log_format[0]) {
+    case 't':
+        return LOG_FORMAT_TEXT;
+    case 'j':
+        return c->log_format[1] == 's' ? LOG_FORMAT_JSON : LOG_FORMAT_JOURNALD;
+    default:
+        return LOG_FORMAT_AUTO;
     }
 }
 

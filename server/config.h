@@ -82,6 +82,9 @@ struct config {
     double stall_timeout; /* s without a finished step, with work to do, after which /readyz says so */
     double stall_exit;    /* s of it after which the process ends; 0 = never */
     double drain_timeout; /* s that running requests get after SIGTERM */
+    char *log_format;     /* "auto", "text", "json", "journald" */
+    char *content_log;    /* a file; "" = content is not written */
+    size_t content_log_max; /* bytes of it */
     char *log_level;      /* "error", "warn", "info", "debug" */
 };
 
@@ -124,6 +127,7 @@ int config_samplers(const struct config *c, struct sampler_order *out, struct er
 /* For an error of engine_open: a setting that passed its own checks and does not go with this model is a fault of the
  * configuration (exit code 78), wherever it was given. */
 void config_engine_refused(struct error *err);
+enum log_format config_log_format(const struct config *c);
 enum log_level config_log_level(const struct config *c);
 
 /* What host, port, admin_listen and unix_socket_mode say. */

@@ -1,42 +1,87 @@
 #include <inferd/log.h>
 
+#include "base/log_line.h"
+#include "base/log_sink.h"
+
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
+
+#define MESSAGE_MAX 2048
 
 static _Atomic int threshold = LOG_LEVEL_INFO;
+static enum log_format format = LOG_FORMAT_TEXT;
+static _Atomic int under_journal = -1; /* standard error is the journal's; -1: not looked yet */
 
 void log_set_level(enum log_level level) {
     atomic_store(&threshold, (int)level);
 }
 
+enum log_level log_get_level(void) {
+    return (enum log_level)atomic_load(&threshold);
+}
+
+static bool stderr_is_journal(void) {
+    if (atomic_load(&under_journal) < 0) {
+        atomic_store(&under_journal, log_sink_is_journal());
+    }
+    return atomic_load(&under_journal);
+}
+
+void log_set_format(enum log_format wanted) {
+    if (wanted == LOG_FORMAT_AUTO) {
+        wanted = stderr_is_journal() ? LOG_FORMAT_JOURNALD : LOG_FORMAT_TEXT;
+    }
+    format = wanted == LOG_FORMAT_JOURNALD && !log_sink_has_journal() ? LOG_FORMAT_TEXT : wanted;
+}
+
+enum log_format log_get_format(void) {
+    return format;
+}
+
+uint64_t log_lost(void) {
+    return log_sink_lost();
+}
+
+/* The journal may be restarting: then standard error gets the line, if it is not the journal, too. */
+static bool tell(const struct log_entry *e) {
+    struct log_line line;
+    if (format == LOG_FORMAT_JOURNALD) {
+        log_line_journal(&line, e);
+        if (log_sink_journal(line.bytes, line.len)) {
+            return true;
+        }
+    }
+    if (format == LOG_FORMAT_JSON) {
+        log_line_json(&line, e);
+    } else {
+        log_line_text(&line, e, stderr_is_journal());
+    }
+    return log_sink_stderr(line.bytes, line.len);
+}
+
+void log_event(enum log_level level, const char *message, const struct log_field *fields, size_t n) {
+    const struct log_entry e = {level, message, fields, n};
+    if ((int)level > atomic_load(&threshold) || !tell(&e)) {
+        return;
+    }
+    uint64_t lost = log_sink_take_lost();
+    if (lost > 0) {
+        const struct log_field count = {"lines", LOG_COUNT, .number = lost};
+        const struct log_entry gap = {LOG_LEVEL_WARN, "lines of the log before this one could not be written", &count, 1};
+        tell(&gap);
+    }
+}
+
 void log_write(enum log_level level, const char *fmt, ...) {
-    static const struct {
-        const char *name;
-        int priority; /* syslog's, which journald reads from <N> */
-    } levels[] = {{"error", 3}, {"warn", 4}, {"info", 6}, {"debug", 7}};
+    char message[MESSAGE_MAX];
+    va_list ap;
     if ((int)level > atomic_load(&threshold)) {
         return;
     }
-    char line[2048];
-    int n = getenv("JOURNAL_STREAM") ? snprintf(line, sizeof line, "<%d>", levels[level].priority)
-                                     : snprintf(line, sizeof line, "inferd: %s: ", levels[level].name);
-    va_list ap;
     va_start(ap, fmt);
-    int m = vsnprintf(line + n, sizeof line - (size_t)n - 1, fmt, ap);
+    int n = vsnprintf(message, sizeof message, fmt, ap);
     va_end(ap);
-    size_t len = (size_t)n + (m < 0 ? 0 : (size_t)m);
-    if (len > sizeof line - 2) {
-        len = sizeof line - 2;
-    }
-    for (size_t i = 0; i < len; i++) { /* one message is one line, whatever it quotes */
-        if (line[i] == '\n' || line[i] == '\r') {
-            line[i] = ' ';
-        }
-    }
-    line[len++] = '\n';
-    ssize_t w = write(STDERR_FILENO, line, len);
-    (void)w;
+    log_event(level, n < 0 ? fmt : message, NULL, 0);
 }

@@ -71,6 +71,7 @@ static int load_config(const struct command_line *line, struct config *c, const 
     }
     if (r == 0) {
         log_set_level(config_log_level(c));
+        log_set_format(line->config_only == 0 ? config_log_format(c) : LOG_FORMAT_TEXT);
         for (const char *w = warnings.data; w && *w; w += strcspn(w, "\n") + 1) {
             log_warn("%.*s", (int)strcspn(w, "\n"), w);
         }
