@@ -1,6 +1,7 @@
 /* An exchange as the application uses it: what was asked, and the answer. */
 #include "http_internal.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -38,6 +39,14 @@ void exchange_set_id(struct exchange *x, const char *id) {
     if (exchange_id_valid(id, n)) {
         memcpy(x->id, id, n + 1);
     }
+}
+
+void exchange_set_key_name(struct exchange *x, const char *name) {
+    snprintf(x->key_name, sizeof x->key_name, "%s", name);
+}
+
+const char *exchange_key_name(const struct exchange *x) {
+    return x->key_name;
 }
 
 uint64_t exchange_arrived_ns(const struct exchange *x) {

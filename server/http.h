@@ -95,6 +95,9 @@ const char *exchange_id(const struct exchange *x);        /* X-Request-Id: the c
 const char *exchange_unique(const struct exchange *x);    /* 32 random hex digits of ours */
 void exchange_set_id(struct exchange *x, const char *id); /* ignored unless exchange_id_valid */
 bool exchange_id_valid(const char *id, size_t len);       /* 1..128 printable ASCII characters */
+/* Whose request it is, for the log: "" until it is said. Copied, and cut at 63 bytes. */
+void exchange_set_key_name(struct exchange *x, const char *name);
+const char *exchange_key_name(const struct exchange *x);
 uint64_t exchange_arrived_ns(const struct exchange *x);   /* clock_now_ns when the headers were in */
 enum http_refusal exchange_refused(const struct exchange *x);
 /* Moves it: the caller frees, and then says so with http_body_freed, exchange or not; until then it counts as held. */

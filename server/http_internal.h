@@ -84,7 +84,7 @@ struct exchange {
     enum http_method method;
     enum http_refusal refusal;
     char *path;
-    char id[129], unique[33];
+    char id[129], unique[33], key_name[64];
     uint64_t arrived_ns;
     struct buf body;
     size_t accounted;  /* of body, in http->buffered */

@@ -134,6 +134,9 @@ void request_settle(struct request *r) {
         request_account(r);
     }
     if (!r->exchange && r->phase == REQUEST_ENDED) {
+        if (r->access.arrived_ns) {
+            access_write_request(r);
+        }
         request_free(r);
         server_request_ended(s);
     }

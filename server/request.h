@@ -13,6 +13,7 @@
 #ifndef INFERD_REQUEST_H
 #define INFERD_REQUEST_H
 
+#include "access_log.h"
 #include "admission.h"
 #include "deadline.h"
 #include "key_ring.h"
@@ -114,6 +115,7 @@ struct request {
     char id[48];
     int64_t created;
     uint64_t ready_ns; /* the body was complete */
+    struct access access; /* once HTTP has completed it; arrived_ns 0: not wanted */
 };
 
 /* The headers are in, and say whose it is (NULL: nobody's). Counts it as received. NULL: out of memory. */
@@ -159,6 +161,11 @@ const char *request_finish_reason(const struct choice *c);        /* "stop", "le
 void request_begin_chunk(const struct request *r, const struct choice *c, struct buf *out);
 /* {"id":…,"object":…,"created":…,"model":…,"system_fingerprint":…   (the object stays open) */
 void request_write_head(const struct request *r, const char *object, struct buf *out);
+/* Tokens, a prompt counted once whatever n is. */
+struct request_usage {
+    size_t prompt, completion, cached;
+};
+struct request_usage request_usage(const struct request *r);
 void request_write_usage(const struct request *r, struct buf *out); /* {"prompt_tokens":…} */
 void request_write_stop_reason(const struct request *r, const struct choice *c, struct buf *out); /* ,"stop_reason":… */
 void request_write_prompt_logprobs(const struct choice *c, struct buf *out); /* ,"prompt_logprobs":[…], if asked for */

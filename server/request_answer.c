@@ -345,20 +345,26 @@ void request_write_head(const struct request *r, const char *object, struct buf 
     buf_printf(out, ",\"system_fingerprint\":\"%s\"", r->server->fingerprint);
 }
 
-void request_write_usage(const struct request *r, struct buf *out) {
-    size_t prompt = 0, completion = 0, cached = 0, n = (size_t)r->params.n;
+struct request_usage request_usage(const struct request *r) {
+    struct request_usage u = {0};
+    size_t n = (size_t)r->params.n;
     for (size_t i = 0; i < r->n_choices; i++) {
-        completion += r->choices[i].completion_tokens;
-        if (i % n == 0) { /* a prompt counts once, whatever n is */
-            prompt += r->prompts[i / n].tokens.n;
-            cached += r->choices[i].cached_tokens;
+        u.completion += r->choices[i].completion_tokens;
+        if (i % n == 0) {
+            u.prompt += r->prompts[i / n].tokens.n;
+            u.cached += r->choices[i].cached_tokens;
         }
     }
+    return u;
+}
+
+void request_write_usage(const struct request *r, struct buf *out) {
+    struct request_usage u = request_usage(r);
     buf_printf(out,
                "{\"prompt_tokens\":%zu,\"completion_tokens\":%zu,\"total_tokens\":%zu,"
                "\"prompt_tokens_details\":{\"cached_tokens\":%zu},"
                "\"completion_tokens_details\":{\"reasoning_tokens\":0}}",
-               prompt, completion, prompt + completion, cached);
+               u.prompt, u.completion, u.prompt + u.completion, u.cached);
 }
 
 void request_write_stop_reason(const struct request *r, const struct choice *c, struct buf *out) {

@@ -1,5 +1,6 @@
 #include "route.h"
 
+#include "access_log.h"
 #include "api_common.h"
 #include "api_tokenize.h"
 #include "config.h"
@@ -262,8 +263,27 @@ static void on_gone(void *arg, struct exchange *x) {
     }
 }
 
+/* The line of a request to the model is written when the engine has ended it, too. */
+static void log_answer(struct server *s, const struct exchange *x) {
+    const struct route *r = route_of(s, x);
+    bool known = r && (allows(r, exchange_method(x)) || exchange_method(x) == HTTP_OPTIONS);
+    enum log_level level = known && (r->flags & ROUTE_PROBE) ? LOG_LEVEL_DEBUG : LOG_LEVEL_INFO;
+    if (!access_wanted(level)) {
+        return;
+    }
+    struct request *request = r && r->api ? exchange_app(x) : NULL;
+    struct access a;
+    access_take(x, known ? r->path : "other", &a);
+    if (request) {
+        request->access = a;
+    } else {
+        access_write(level, &a);
+    }
+}
+
 static void on_completed(void *arg, struct exchange *x) {
     count_answer(arg, x);
+    log_answer(arg, x);
     if (!exchange_app(x)) {
         return;
     }
