@@ -19,6 +19,7 @@
 #include "step_stats.h"
 
 #include <inferd/clock.h>
+#include <inferd/signal_stack.h>
 
 #include <assert.h>
 #include <math.h>
@@ -677,6 +678,7 @@ static void *engine_thread(void *arg) {
     struct opening *opening = arg;
     struct engine *e = opening->engine;
     pthread_setname_np(pthread_self(), "engine");
+    signal_stack_use();
     int rc = open_model(e, opening->err);
     opening->rc = rc;
     sem_post(&opening->done); /* opening is gone from here on */
@@ -692,10 +694,15 @@ static void *engine_thread(void *arg) {
     return NULL;
 }
 
-/* Signals are the program's business: none is delivered to the engine thread. */
+/* Signals are the program's business: none is delivered to the engine thread, and those that it starts, but for its own
+ * faults: blocked, these would end the process without a word. */
 static int start_thread(struct engine *e, struct opening *opening, struct error *err) {
+    static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
     sigset_t all, before;
     sigfillset(&all);
+    for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++) {
+        sigdelset(&all, faults[i]);
+    }
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int rc = pthread_create(&e->thread, NULL, engine_thread, opening);
     pthread_sigmask(SIG_SETMASK, &before, NULL);

@@ -1,6 +1,7 @@
 #include "server.h"
 
 #include "config.h"
+#include "crash.h"
 #include "doors.h"
 #include "gpu_library.h"
 #include "gpu_monitor.h"
@@ -169,6 +170,7 @@ static void load_after(void *arg) {
         watch_gpu(s);
     }
     s->phase = SERVER_READY;
+    crash_note_modules();
     http_start_accepting(s->http);
     supervision_ready(s);
     const struct engine_info *i = &s->info;
@@ -370,8 +372,11 @@ int server_run(const struct config *config, struct error *err) {
     struct server s = {.config = config, .phase = SERVER_LOADING, .started_at = clock_unix_time()};
     struct load load = {.server = &s};
     log_set_level(config_log_level(config));
+    log_set_format(config_log_format(config));
+    crash_install();
     list_init(&s.requests);
     admission_init(&s.admission, config);
+    crash_watch(&s);
     int rc = open_all(&s, &load, err);
     if (rc == 0) {
         loop_run(s.loop);
@@ -381,6 +386,7 @@ int server_run(const struct config *config, struct error *err) {
         }
     }
     close_all(&s);
+    crash_watch(NULL);
     if (rc == 0) {
         log_info("stopped");
     }

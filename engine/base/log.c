@@ -22,7 +22,7 @@ enum log_level log_get_level(void) {
     return (enum log_level)atomic_load(&threshold);
 }
 
-static bool stderr_is_journal(void) {
+bool log_stderr_is_journal(void) {
     if (atomic_load(&under_journal) < 0) {
         atomic_store(&under_journal, log_sink_is_journal());
     }
@@ -31,7 +31,7 @@ static bool stderr_is_journal(void) {
 
 void log_set_format(enum log_format wanted) {
     if (wanted == LOG_FORMAT_AUTO) {
-        wanted = stderr_is_journal() ? LOG_FORMAT_JOURNALD : LOG_FORMAT_TEXT;
+        wanted = log_stderr_is_journal() ? LOG_FORMAT_JOURNALD : LOG_FORMAT_TEXT;
     }
     format = wanted == LOG_FORMAT_JOURNALD && !log_sink_has_journal() ? LOG_FORMAT_TEXT : wanted;
 }
@@ -56,7 +56,7 @@ static bool tell(const struct log_entry *e) {
     if (format == LOG_FORMAT_JSON) {
         log_line_json(&line, e);
     } else {
-        log_line_text(&line, e, stderr_is_journal());
+        log_line_text(&line, e, log_stderr_is_journal());
     }
     return log_sink_stderr(line.bytes, line.len);
 }

@@ -9,6 +9,7 @@
 #ifndef INFERD_LOG_H
 #define INFERD_LOG_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -28,6 +29,8 @@ enum log_level log_get_level(void);
 /* Before other threads log. JOURNALD, where there is no journal, is TEXT. */
 void log_set_format(enum log_format format);
 enum log_format log_get_format(void); /* never AUTO */
+/* Is standard error a stream of the journal, where "<N>" before a line is its priority? */
+bool log_stderr_is_journal(void);
 /* Lines that were lost since the process began. */
 uint64_t log_lost(void);
 

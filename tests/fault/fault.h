@@ -15,6 +15,8 @@
 
 #define FAULT_MAGIC 0x746c756166u
 
+enum fault_crash { FAULT_CRASH_WRITE = 1, FAULT_CRASH_STACK, FAULT_CRASH_ABORT, FAULT_CRASH_DIVIDE, FAULT_CRASH_JUMP };
+
 /* One 64-bit number each. "Counts down": at N > 0 it strikes the N-th time from then, and is 0 afterwards. */
 struct fault_state {
     _Atomic uint64_t magic;         /* FAULT_MAGIC, written by the program with the hooks */
@@ -28,6 +30,7 @@ struct fault_state {
     _Atomic uint64_t alloc_calls;   /* how many there were */
     _Atomic uint64_t alloc_struck;  /* how many failed */
     _Atomic int64_t clock_offset_s; /* is added to the wall clock */
+    _Atomic uint64_t crash;         /* != 0: what the next step does (enum fault_crash) */
 };
 
 struct fault_state *fault_state(void);

@@ -5,7 +5,38 @@
 #include "sampler.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <unistd.h>
+
+/* Without an end, and so that no compiler sees through it. */
+__attribute__((noinline)) static int use_up_the_stack(volatile char *above) {
+    volatile char here[4096];
+    here[0] = 1;
+    return above && above[0] != 1 ? 0 : use_up_the_stack(here) + here[0];
+}
+
+__attribute__((noinline)) static void fault_crash_now(uint64_t how) {
+    volatile int zero = 0, one = 1;
+    volatile uintptr_t nowhere = 0x10;
+    switch (how) {
+    case FAULT_CRASH_WRITE:
+        *(volatile int *)nowhere = 1;
+        break;
+    case FAULT_CRASH_STACK:
+        zero = use_up_the_stack(NULL);
+        break;
+    case FAULT_CRASH_ABORT:
+        abort();
+    case FAULT_CRASH_DIVIDE:
+        one = one / zero;
+        break;
+    case FAULT_CRASH_JUMP:
+        ((void (*)(void))nowhere)();
+        break;
+    default:
+        break;
+    }
+}
 
 int __real_runner_run(struct runner *r, struct error *err);
 int __wrap_runner_run(struct runner *r, struct error *err);
@@ -15,6 +46,7 @@ int __wrap_runner_run(struct runner *r, struct error *err) {
         usleep(1000);
     }
     atomic_store(&fault_state()->stalled, 0);
+    fault_crash_now(atomic_load(&fault_state()->crash));
     return __real_runner_run(r, err);
 }
 
