@@ -36,6 +36,7 @@
     X(deadline_queued, "inferd_deadline_expired_total", "phase=\"queued\"", "Requests that ran out of time, by where.") \
     X(deadline_running, "inferd_deadline_expired_total", "phase=\"running\"", "")                                     \
     X(stream_events, "inferd_stream_events_total", "", "Server-sent events queued.")                                  \
+    X(log_lost, "inferd_log_lines_lost_total", "", "Lines of the log, or of the content log, that could not be written.") \
     X(slow_readers, "inferd_slow_readers_dropped_total", "", "Clients dropped because they did not read.")            \
     X(success_stop, "vllm:request_success_total", "finished_reason=\"stop\"", "Finished sequences, by reason.")       \
     X(success_length, "vllm:request_success_total", "finished_reason=\"length\"", "")                                 \

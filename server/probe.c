@@ -9,6 +9,7 @@
 #include "version.h"
 #include "watchdog.h"
 
+#include <inferd/log.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -36,6 +37,7 @@ void probe_metrics(struct server *s, struct exchange *x) {
     size_t running, waiting;
     struct buf body = BUF_INIT;
     requests_count(s, &running, &waiting);
+    s->metrics.log_lost = log_lost();
     struct metrics_view view = {
         .running = (double)running,
         .waiting = (double)waiting,
