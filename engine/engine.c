@@ -7,6 +7,7 @@
  * the KV bookkeeping, and frees only between steps. Once open, a step allocates nothing.
  */
 #include "ahead.h"
+#include "base/signal_stack.h"
 #include "batch.h"
 #include "choices.h"
 #include "event_ring.h"
@@ -19,7 +20,6 @@
 #include "step_stats.h"
 
 #include <inferd/clock.h>
-#include <inferd/signal_stack.h>
 
 #include <assert.h>
 #include <math.h>

@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <execinfo.h>
 #include <inferd/log.h>
-#include <inferd/signal_stack.h>
 #include <link.h>
 #include <poll.h>
 #include <signal.h>
@@ -34,6 +33,7 @@
 #define MAX_MODULES 128
 #define MAX_NAMED 64      /* requests */
 #define MAX_WALKED 100000 /* that are looked at: the list may be broken */
+#define STACK_BYTES ((size_t)64 << 10)
 #define PATIENCE_S 10     /* for the whole report */
 #define LINE_MS 1000      /* for a line of it, if nobody reads */
 
@@ -358,6 +358,13 @@ static void on_fatal(int number, siginfo_t *info, void *context) {
     errno = before;
 }
 
+/* The engine's thread sees to its own (base/signal_stack.h); this is the caller's. */
+static void use_own_stack(void) {
+    static char stack[STACK_BYTES] __attribute__((aligned(64)));
+    const stack_t s = {.ss_sp = stack, .ss_size = sizeof stack};
+    sigaltstack(&s, NULL);
+}
+
 void crash_install(void) {
     struct sigaction a = {.sa_sigaction = on_fatal, .sa_flags = SA_SIGINFO | SA_ONSTACK};
     void *frame;
@@ -367,7 +374,7 @@ void crash_install(void) {
     snprintf(line_end, sizeof line_end, "%s", json ? "\"}" : "");
     crash_note_modules();
     backtrace(&frame, 1);
-    signal_stack_use();
+    use_own_stack();
     sigfillset(&a.sa_mask);
     sigdelset(&a.sa_mask, SIGALRM);
     for (size_t i = 0; i < N_FATAL; i++) {

@@ -1,4 +1,4 @@
-#include <inferd/signal_stack.h>
+#include "base/signal_stack.h"
 
 #include <signal.h>
 #include <stddef.h>

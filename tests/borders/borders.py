@@ -12,7 +12,7 @@ import sys
 
 # What may lie at the top of the repository.
 TOP_LEVEL = {
-    "meson.build", "meson_options.txt", "README.md", "ARCHITECTURE.md", "BENCHMARKS.md", "LICENSE", "bootstrap",
+    "meson.build", "meson_options.txt", "README.md", "ARCHITECTURE.md", "BENCHMARKS.md", "LICENSE", "SECURITY.md", "bootstrap",
     ".ci", ".clang-format", ".dockerignore", ".gitignore",
     "include", "engine", "server", "conf", "systemd", "docker", "tests",
 }
