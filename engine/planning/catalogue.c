@@ -124,13 +124,13 @@ static bool has_word(const char *text, const char *word) {
 }
 
 /* The catalogue's figures of the card whose name the driver tells; its memory as the driver tells it. */
-static int local_gpu(struct plan_gpu *out, struct error *err) {
+static int local_gpu(const char *module, struct plan_gpu *out, struct error *err) {
     const struct backend_ops *ops;
     struct backend *b;
     struct backend_info info;
     char why[BACKEND_WHY] = "";
     const struct backend_config config = {.max_rows = 1};
-    if (backend_open("cuda", NULL, &config, &ops, &b, why, err) < 0) {
+    if (backend_open("cuda", module && module[0] ? module : NULL, &config, &ops, &b, why, err) < 0) {
         return -1;
     }
     ops->info(b, &info);
@@ -150,7 +150,7 @@ static int local_gpu(struct plan_gpu *out, struct error *err) {
     return 0;
 }
 
-int plan_gpu_find(const char *text, struct plan_gpu *out, size_t *n, struct error *err) {
+int plan_gpu_find(const char *text, const char *module, struct plan_gpu *out, size_t *n, struct error *err) {
     const struct plan_gpu *all;
     size_t n_all, len = strlen(text), count = 1;
     if (plan_gpus(&all, &n_all, err) < 0) {
@@ -172,7 +172,7 @@ int plan_gpu_find(const char *text, struct plan_gpu *out, size_t *n, struct erro
             return -1;
         }
     } else if (len == 5 && strncmp(text, "local", len) == 0) {
-        if (local_gpu(&g, err) < 0) {
+        if (local_gpu(module, &g, err) < 0) {
             return -1;
         }
     } else if (found) {

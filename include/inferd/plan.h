@@ -36,9 +36,10 @@ struct plan_gpu {
 int plan_gpus(const struct plan_gpu **out, size_t *n, struct error *err);
 /*
  * "NAME" or "NAMExN": a card and how many. Names of the catalogue, their aliases, "cpu" (this machine's memory), and "local"
- * (the GPU that `device` cuda would take). ERROR_INVALID, param "gpu", with the names near; ERROR_DEVICE for "local".
+ * (the GPU that `device` cuda would take, by the module named, NULL or "" = the usual one). ERROR_INVALID, param "gpu";
+ * ERROR_DEVICE for "local".
  */
-int plan_gpu_find(const char *text, struct plan_gpu *out, size_t *n, struct error *err);
+int plan_gpu_find(const char *text, const char *module, struct plan_gpu *out, size_t *n, struct error *err);
 /* The user's prices of a card (of the catalogue), from the next plan_gpu_find on. ERROR_MODEL: there is no such card. */
 int plan_set_price(const char *name, double hour, double buy, struct error *err);
 /* The built-in models' names, one after the other; NULL behind the last. */

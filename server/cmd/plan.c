@@ -128,15 +128,15 @@ static void list_models(void) {
 
 /* ---- the question ---- */
 
-static int find_gpu(const struct plan_options *o, struct plan_question *q, struct error *err) {
+static int find_gpu(const struct plan_options *o, const char *module, struct plan_question *q, struct error *err) {
     struct error none;
     if (o->gpu[0]) {
-        return plan_gpu_find(o->gpu, &q->gpu, &q->n_gpus, err);
+        return plan_gpu_find(o->gpu, module, &q->gpu, &q->n_gpus, err);
     }
-    if (plan_gpu_find("local", &q->gpu, &q->n_gpus, &none) == 0) {
+    if (plan_gpu_find("local", module, &q->gpu, &q->n_gpus, &none) == 0) {
         return 0;
     }
-    return plan_gpu_find("cpu", &q->gpu, &q->n_gpus, err);
+    return plan_gpu_find("cpu", NULL, &q->gpu, &q->n_gpus, err);
 }
 
 static struct plan_question question_of(const struct plan_options *o, const struct config *c) {
@@ -252,7 +252,7 @@ static int run(const struct plan_options *o, const struct config *c, struct erro
     if (o->recommend) {
         return recommend(o, &q, err);
     }
-    if (find_gpu(o, &q, err) != 0) {
+    if (find_gpu(o, c->cuda_module, &q, err) != 0) {
         return cmd_fail(err);
     }
     return strcmp(o->train, "no") != 0 ? train(o, &q, err) : ask(o, &q, err);

@@ -55,7 +55,7 @@ static void print_plan(const struct config *c) {
     struct error err;
     size_t n;
     bool gpu = strncmp(c->device, "cuda", 4) == 0 || strcmp(c->device, "auto") == 0;
-    if (a && ((gpu && plan_gpu_find("local", &q.gpu, &n, &err) == 0) || plan_gpu_find("cpu", &q.gpu, &n, &err) == 0) &&
+    if (a && ((gpu && plan_gpu_find("local", c->cuda_module, &q.gpu, &n, &err) == 0) || plan_gpu_find("cpu", NULL, &q.gpu, &n, &err) == 0) &&
         plan_ask(&q, a, &err) == 0) {
         plan_print(&q, a, &text);
         if (!text.failed) {

@@ -1,6 +1,7 @@
 """`inferd plan` as users run it, and beside what the daemon takes and says."""
 
 import json
+import os
 import re
 import subprocess
 import xml.etree.ElementTree as ET
@@ -8,7 +9,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from conftest import INFERD
-from faults import write_tiny_model
+from faults import BUILD, write_tiny_model
 
 
 @pytest.fixture(scope="module")
@@ -159,3 +160,19 @@ def test_the_daemon_refuses_with_the_table(tiny_model):
                         "--kv-tokens", "1000000000"], capture_output=True, text=True, timeout=60)
     assert p.returncode == 3
     assert "does not fit" in p.stderr and "workspace" in p.stderr and "What would help" in p.stderr
+
+
+@pytest.mark.skipif(not os.path.exists(os.path.join(BUILD, "tests", "emu", "inferd-cuda.so")), reason="the emulated CUDA module is not built")
+def test_the_gpu_that_is_here(tiny_model):
+    """Its memory is what the driver says, here the emulator's."""
+    module = os.path.join(BUILD, "tests", "emu", "inferd-cuda.so")
+    p = subprocess.run([INFERD, "plan", tiny_model, "--gpu", "local", "--cuda-module", module, "--json"], capture_output=True, text=True,
+                       timeout=60, env={**os.environ, "INFERD_EMU": "fast,memory=2G"})
+    assert p.returncode == 0, p.stderr
+    rank = json.loads(p.stdout)["ranks"][0]
+    assert rank["usable_bytes"] == int(0.9 * (2 << 30)) and rank["context_bytes"] > 0 and rank["graph_bytes"] > 0
+
+
+def test_no_gpu_is_here(tiny_model, tmp_path):
+    p = subprocess.run([INFERD, "plan", tiny_model, "--gpu", "local", "--cuda-module", str(tmp_path / "none.so")], capture_output=True, text=True)
+    assert p.returncode == 4 and "none.so" in p.stderr

@@ -26,7 +26,7 @@ static void teardown(void) {
 static struct plan_question question(const char *model, const char *gpu) {
     struct plan_question q = {.model = model, .overhead = (size_t)2 << 30};
     struct error err;
-    cr_assert_eq(plan_gpu_find(gpu, &q.gpu, &q.n_gpus, &err), 0, "%s", err.message);
+    cr_assert_eq(plan_gpu_find(gpu, NULL, &q.gpu, &q.n_gpus, &err), 0, "%s", err.message);
     return q;
 }
 
@@ -175,6 +175,18 @@ Test(plan_ask, ranks_share_heads) {
     }
     cr_assert(padded);
     unlink(path);
+}
+
+/* What other engines' logs say, with the overheads that they measured. */
+Test(plan_ask, real_logs) {
+    struct plan_question q = question("llama-3-8b", "t4x2");
+    q.gpu.memory = (size_t)(15.77 * GIB);
+    q.overhead = (size_t)((0.39 + 2.53) * GIB);
+    const struct plan_answer *a = ask(&q);
+    close_to((double)a->ranks[0].weights / GIB, 7.51, 0.03, "weights of a rank");
+    close_to((double)a->max_tokens, 61632, 0.03, "tokens");
+    q = question("qwen2.5-7b", "a100-80g");
+    close_to(262144.0 * (double)ask(&q)->kv_bytes_per_token / GIB, 14.0, 0.02, "KV of a million-token model at 262,144");
 }
 
 Test(plan_ask, six_cards_of_which_two_are_idle) {
@@ -350,17 +362,17 @@ Test(plan_ask, names_of_cards) {
     struct plan_gpu g;
     struct error err;
     size_t n;
-    cr_assert_eq(plan_gpu_find("rtx-4090x8", &g, &n, &err), 0);
+    cr_assert_eq(plan_gpu_find("rtx-4090x8", NULL, &g, &n, &err), 0);
     cr_assert_eq(n, 8);
     cr_assert_str_eq(g.name, "rtx-4090");
-    cr_assert_eq(plan_gpu_find("A100-80", &g, &n, &err), 0);
+    cr_assert_eq(plan_gpu_find("A100-80", NULL, &g, &n, &err), 0);
     cr_assert_str_eq(g.name, "a100-80g");
     cr_assert_eq(n, 1);
-    cr_assert_eq(plan_gpu_find("cpu", &g, &n, &err), 0);
+    cr_assert_eq(plan_gpu_find("cpu", NULL, &g, &n, &err), 0);
     cr_assert_gt(g.memory, 0);
     static const char *const bad[] = {"", "x4", "a100-80gx", "a100-80gx0", "a100-80gx99999999999999999999", "a100-80g x4", "cpux-1"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        cr_assert_eq(plan_gpu_find(bad[i], &g, &n, &err), -1, "%s", bad[i]);
+        cr_assert_eq(plan_gpu_find(bad[i], NULL, &g, &n, &err), -1, "%s", bad[i]);
         cr_assert_str_eq(err.param, "gpu");
     }
 }
