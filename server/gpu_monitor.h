@@ -35,7 +35,7 @@ struct gpu_monitor_config {
     unsigned int period_ms;
     unsigned int patience_ms; /* a driver that has not answered for so long does not answer */
 };
-#define GPU_MONITOR_PERIOD_MS 2000
+#define GPU_MONITOR_PERIOD_MS 1000
 #define GPU_MONITOR_PATIENCE_MS 6000
 
 /* ERROR_DEVICE: there is no such library here. The strings must outlive it. */
