@@ -214,6 +214,9 @@ int shape_open(const char *model, struct shape *out, struct error *err) {
     struct stat st;
     const cJSON *entry = NULL;
     char config[4096];
+    if (!model || !model[0]) {
+        return error_set_param(err, ERROR_INVALID, "model", "no model is named");
+    }
     int rc = catalogue_model(model, &entry, err);
     if (rc == 0 && entry) {
         rc = from_json(entry, &s, err);
