@@ -23,17 +23,17 @@ static const struct setting rows[] = {
      .flags = SETTING_ENGINE,
      .help = "longest prompt and answer together, in tokens; 0: what the model and memory allow"},
 
-    {AT(host), SETTING_STRING, .initial = "127.0.0.1", .value = "ADDRESSES", .group = "Listening",
+    {AT(host), SETTING_STRING, .initial = "127.0.0.1", .value = "ADDRESSES", .group = "Listening", .flags = SETTING_PLACE,
      .help = "where to listen, several parted by commas: an IPv4 or IPv6 address, localhost, or unix:/path for a socket in the "
              "file system; 0.0.0.0 or :: for all, which wants a key; sockets that systemd hands over replace these"},
-    {AT(port), SETTING_INT, .initial = "8080", .min = 0, .max = 65535, .group = "Listening",
+    {AT(port), SETTING_INT, .initial = "8080", .min = 0, .max = 65535, .group = "Listening", .flags = SETTING_PLACE,
      .help = "port to listen on; 0: any free one, which the log names"},
     {AT(unix_socket_mode), SETTING_STRING, .initial = "0660", .value = "MODE", .group = "Listening",
      .help = "permissions of a Unix socket's file, in octal"},
-    {AT(admin_listen), SETTING_STRING, .initial = "", .value = "ADDRESS:PORT", .group = "Listening",
+    {AT(admin_listen), SETTING_STRING, .initial = "", .value = "ADDRESS:PORT", .group = "Listening", .flags = SETTING_PLACE,
      .help = "a listener apart for /metrics, as 127.0.0.1:9090, [::1]:9090 or unix:/path: then the others have it no longer, "
              "and this one has probes and /version too, but answers no requests to the model; empty: none"},
-    {AT(tls_certificate), SETTING_STRING, .initial = "", .value = "FILE", .group = "Listening",
+    {AT(tls_certificate), SETTING_STRING, .initial = "", .value = "FILE", .group = "Listening", .flags = SETTING_PLACE,
      .help = "certificate chain in PEM: every TCP address then speaks TLS alone, the admin's too; read again on SIGHUP"},
     {AT(tls_key), SETTING_STRING, .initial = "", .value = "FILE", .group = "Listening",
      .help = "its private key in PEM, in a file that others cannot read"},
@@ -139,7 +139,7 @@ static const struct setting rows[] = {
      .help = "time after which a client that reads nothing of its answer is given up"},
 
     {AT(config), SETTING_STRING, .initial = "", .value = "FILE", .alias = "c", .group = "General",
-     .flags = SETTING_NOT_IN_FILE, .help = "settings file to read; environment and flags override it"},
+     .flags = SETTING_NOT_IN_FILE | SETTING_PLACE, .help = "settings file to read; environment and flags override it"},
     {AT(log_format), SETTING_CHOICE, .initial = "auto", .choices = "auto text json journald", .value = "FORMAT",
      .group = "General",
      .help = "how the log is written: lines of text or of JSON on standard error, or entries with fields in systemd's journal; "

@@ -18,6 +18,7 @@ static const struct manual_command commands[] = {
     {"eval", "tell how well a model predicts a text, and how far two configurations are apart", cmd_eval},
     {"inspect", "show what a model file holds", cmd_inspect},
     {"quantize", "write an INT8 checkpoint of a model", cmd_quantize},
+    {"healthcheck", "ask a running server whether it is ready, for Docker and scripts", cmd_healthcheck},
     {"doctor", "look for what is wrong with this machine, and say what to do", cmd_doctor},
     {"key", "make an API key, and the lines of it for the keys file", cmd_key},
     {"version", "show the version, the libraries and the processor", cmd_version},
@@ -33,7 +34,7 @@ static const char *command_name(const void *arg, size_t i) {
 static void print_usage(FILE *f) {
     fprintf(f, "inferd %s, a server for language models\n\nUsage: inferd COMMAND [options]\n\n", version_number());
     for (size_t i = 0; i < N_COMMANDS; i++) {
-        fprintf(f, "  %-10s %s\n", commands[i].name, commands[i].about);
+        fprintf(f, "  %-11s %s\n", commands[i].name, commands[i].about);
     }
     fprintf(f, "\nExamples:\n"
                "  inferd serve model.gguf                serve on http://127.0.0.1:8080\n"

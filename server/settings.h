@@ -27,6 +27,7 @@ enum setting_flags {
     SETTING_ENGINE = 4,      /* concerns the model and the engine: shared by every command that opens one */
     SETTING_MODEL = 8,       /* names the model: also for commands that only read its files */
     SETTING_TEXT = 16,       /* concerns the tokenizer and the chat template */
+    SETTING_PLACE = 32,      /* tells where the server listens: for commands that ask it */
     SETTING_NONE = 1 << 30,  /* no row has this */
 };
 

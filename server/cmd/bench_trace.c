@@ -64,10 +64,15 @@ static bool is_plain(const char *s, size_t len) {
 
 int bench_url(const char *text, struct bench_url *out, struct error *err) {
     static const char scheme[] = "http://";
-    struct bench_url url = {.port = "80"};
     if (strncmp(text, scheme, strlen(scheme)) != 0) {
         return error_set_param(err, ERROR_INVALID, "url", "the URL of a server begins with http:// (TLS is not spoken here)");
     }
+    return bench_url_of(text, scheme, "80", out, err);
+}
+
+int bench_url_of(const char *text, const char *scheme, const char *default_port, struct bench_url *out, struct error *err) {
+    struct bench_url url = {.port = ""};
+    snprintf(url.port, sizeof url.port, "%s", default_port);
     const char *host = text + strlen(scheme), *end = host + strcspn(host, "/"), *colon = NULL;
     if (*host == '[') { /* an IPv6 address */
         const char *close = memchr(host, ']', (size_t)(end - host));

@@ -27,5 +27,7 @@ struct bench_url {
     char host[256], port[8], path[512];
 };
 int bench_url(const char *text, struct bench_url *out, struct error *err);
+/* Of a URL that is known to begin with this scheme. */
+int bench_url_of(const char *text, const char *scheme, const char *default_port, struct bench_url *out, struct error *err);
 
 #endif
