@@ -211,6 +211,7 @@ static void on_headers(void *arg, struct exchange *x) {
     struct key *key = NULL;
     struct api_error e;
     bool bad = refused(s, x, r, &key, &e);
+    exchange_set_key_name(x, key_name(key));
     struct request *request = NULL;
     if (r && r->api && allows(r, exchange_method(x))) { /* counted, whatever comes of it */
         request = request_open(s, x, r->api, key);

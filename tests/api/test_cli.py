@@ -16,7 +16,7 @@ import pytest
 from conftest import INFERD, MODEL, ROOT, SLOW, free_port
 from faults import write_folder_model
 
-COMMANDS = ["serve", "chat", "bench", "eval", "tokenize", "doctor", "inspect", "quantize", "version"]
+COMMANDS = ["serve", "chat", "bench", "eval", "tokenize", "healthcheck", "doctor", "inspect", "quantize", "version"]
 TEXTS = [
     "Hello, world!",
     "  two  spaces\tand a tab\n\nand lines\n",

@@ -1,5 +1,6 @@
 """The log: one line an event, an access line a request; no content, no keys, no control bytes; nothing waits for it."""
 
+import hashlib
 import json
 import os
 import re
@@ -91,6 +92,24 @@ def test_every_ending_has_its_line(tiny, fake):
         (404, "", "other"), (405, "", "other"), (200, "", "/tokenize")])
     cancelled = next(e for e in found if e["status"] == 200 and e.get("finish") == "cancelled")
     assert cancelled["completion_tokens"] > 0 and cancelled["bytes_sent"] > 0
+
+
+def test_whose_request_it_was(fake, tmp_path):
+    """The key's name, on every route; nothing for who has none."""
+    keys = tmp_path / "keys"
+    keys.write_text("".join(f"[{name}]\nsha256 = {hashlib.sha256(key.encode()).hexdigest()}\nscopes = {scopes}\n"
+                            for name, key, scopes in (("alice", "key-of-alice", "infer"), ("bob", "key-of-bob", "metrics"))))
+    keys.chmod(0o600)
+    d = fake(ready=False, log_format="json", api_keys_file=keys)
+    d.wait_ready()
+    d._model = "fake"
+    for key, body in (("key-of-alice", {"prompt": "x", "model": "fake", "max_tokens": 1}), ("key-of-bob", {}), ("nobody's", {})):
+        d.key = key
+        d.post("/v1/completions", body), d.get("/v1/models"), d.get("/not/there")
+    found = access_lines(d, 9)
+    assert sorted((e.get("key", ""), e["status"]) for e in found) == sorted(
+        [("alice", 200), ("alice", 200), ("alice", 404), ("bob", 403), ("bob", 403), ("bob", 404), ("", 401), ("", 401), ("", 401)])
+    assert "key-of" not in d.log_text()
 
 
 def test_probes_and_scrapes_are_no_news(tiny):
