@@ -46,7 +46,9 @@ static struct module {
 static _Atomic size_t n_modules;
 static char build_id[2 * 64 + 1];
 static const struct server *_Atomic watched;
+#ifndef SANITIZED
 static char line_begin[32], line_end[8];
+#endif
 
 static void take_build_id(const char *note, size_t len) {
     while (len >= sizeof(ElfW(Nhdr))) {
