@@ -212,12 +212,13 @@ static void check_all(struct doctor *d, const struct config *c, const char *libr
     doctor_check_cuda(d, c, wish);
 }
 
-/* Until the child's findings are whole, or the time is over. */
-static size_t receive(int fd, void *out, size_t size, int seconds) {
+/* The child's findings; *ended: it closed its end, or died. */
+static size_t receive(int fd, void *out, size_t size, int seconds, bool *ended) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     time_t end = t.tv_sec + seconds;
     size_t got = 0;
+    *ended = false;
     while (got < size) {
         struct pollfd p = {.fd = fd, .events = POLLIN};
         clock_gettime(CLOCK_MONOTONIC, &t);
@@ -226,6 +227,7 @@ static size_t receive(int fd, void *out, size_t size, int seconds) {
         }
         ssize_t n = read(fd, (char *)out + got, size - got);
         if (n <= 0) {
+            *ended = true;
             break;
         }
         got += (size_t)n;
@@ -243,7 +245,7 @@ void doctor_check_gpu(struct doctor *d, const struct config *c, const char *libr
         return;
     }
     if (pipe2(fds, O_CLOEXEC) != 0) {
-        doctor_add(d, DOCTOR_FAULT, "GPU", NULL, "nothing can be asked of it: %s", strerror(errno));
+        doctor_add(d, DOCTOR_FAULT, "GPU", "end what else runs", "nothing can be asked of it: %s", strerror(errno));
         return;
     }
     fflush(NULL);
@@ -255,15 +257,24 @@ void doctor_check_gpu(struct doctor *d, const struct config *c, const char *libr
         _exit(write(fds[1], own.found, size) == (ssize_t)size ? 0 : 1);
     }
     close(fds[1]);
-    size_t got = child > 0 ? receive(fds[0], &d->found[d->n], (DOCTOR_MAX - d->n) * sizeof d->found[0], seconds) : 0;
+    if (child < 0) {
+        close(fds[0]);
+        doctor_add(d, DOCTOR_FAULT, "GPU", "end what else runs", "nothing can be asked of it: %s", strerror(errno));
+        return;
+    }
+    bool ended;
+    int status = 0;
+    size_t got = receive(fds[0], &d->found[d->n], (DOCTOR_MAX - d->n) * sizeof d->found[0], seconds, &ended);
     close(fds[0]);
     d->n += got / sizeof d->found[0];
+    kill(child, SIGKILL); /* one that hangs in the driver may not be able to die */
+    waitpid(child, &status, ended ? 0 : WNOHANG);
     if (got == 0) {
-        doctor_add(d, DOCTOR_FAULT, "GPU", "look for Xid in `journalctl -k`; then a reset of the GPU, or of the machine",
-                   "the driver has not answered within %d s", seconds);
-    }
-    if (child > 0) {
-        kill(child, SIGKILL);
-        waitpid(child, NULL, got == 0 ? WNOHANG : 0); /* one that hangs in the driver may not be able to die */
+        static const char remedy[] = "look for Xid in `journalctl -k`; then a reset of the GPU, or of the machine";
+        if (ended) {
+            doctor_add(d, DOCTOR_FAULT, "GPU", remedy, "asking the driver ended with signal %d", WTERMSIG(status));
+        } else {
+            doctor_add(d, DOCTOR_FAULT, "GPU", remedy, "the driver has not answered within %d s", seconds);
+        }
     }
 }

@@ -24,9 +24,10 @@ enum trouble { TROUBLE_NONE, TROUBLE_ERROR, TROUBLE_NODES };
 
 /* Files that a process must be able to open to get at the GPU: gone when a container loses its devices, while what was
  * opened before still works for a time. */
+#define NODES 2
 struct nodes {
-    char paths[3][128];
-    bool could[3]; /* at the first look */
+    char paths[NODES][128];
+    bool could[NODES]; /* at the first look */
 };
 
 struct gpu_monitor {
@@ -68,18 +69,17 @@ static void find_nodes(struct gpu_monitor *m) {
     unsigned int minor = 0;
     struct nodes *n = &m->nodes;
     snprintf(n->paths[0], sizeof n->paths[0], "%.100s/nvidiactl", m->config.dev);
-    snprintf(n->paths[1], sizeof n->paths[1], "%.100s/nvidia-uvm", m->config.dev);
     if (m->library.minor_number && m->library.minor_number(m->device, &minor) == NVML_SUCCESS) {
-        snprintf(n->paths[2], sizeof n->paths[2], "%.100s/nvidia%u", m->config.dev, minor);
+        snprintf(n->paths[1], sizeof n->paths[1], "%.100s/nvidia%u", m->config.dev, minor);
     }
-    for (size_t i = 0; i < 3; i++) {
+    for (size_t i = 0; i < NODES; i++) {
         n->could[i] = n->paths[i][0] && can_open(n->paths[i]);
     }
 }
 
 /* The first node that could be opened and cannot any more, NULL if there is none. */
 static const char *lost_node(const struct nodes *n) {
-    for (size_t i = 0; i < 3; i++) {
+    for (size_t i = 0; i < NODES; i++) {
         if (n->could[i] && !can_open(n->paths[i]) && errno != EMFILE && errno != ENFILE) {
             return n->paths[i];
         }

@@ -143,18 +143,31 @@ OWN_DEV = """mount -t tmpfs none /dev && mknod -m 666 /dev/null c 1 3 && mknod -
     for node in $NODES; do : > /dev/$node; done && exec "$@" """
 
 
+def own_namespace(script, *arguments, **environment):
+    if subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode != 0:
+        pytest.skip("no mount namespaces here")
+    done = subprocess.run(["unshare", "-m", "sh", "-c", script, "sh", INFERD, *arguments], capture_output=True, text=True,
+                          env={**os.environ, **environment}, timeout=60 * SLOW)
+    if "mount:" in done.stderr or "mknod:" in done.stderr:
+        pytest.skip("no right to mount here")
+    return done
+
+
+@needs_root
+def test_vllm_1710_small_shm():
+    """The sentence names the flags of the container."""
+    done = own_namespace('mount -t tmpfs -o size=64m none /dev/shm && exec "$@"', "doctor", "--json", "--port", str(free_port()))
+    (shm,) = [c for c in json.loads(done.stdout)["checks"] if c["check"] == "/dev/shm"]
+    assert shm["status"] == "note" and shm["finding"].startswith("64 MiB: ")
+    assert "--shm-size=1g" in shm["remedy"] and "--ipc=host" in shm["remedy"]
+
+
 @needs_root
 @needs_emulator
 @pytest.mark.parametrize("nodes, missing", [("", "/dev/nvidiactl"), ("nvidiactl nvidia0", "/dev/nvidia-uvm")])
 def test_nixpkgs_331069_no_silent_fallback_to_the_cpu(tmp_path, nodes, missing):
     """A GPU was asked for and a node is missing: the start fails, and says which."""
-    if subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode != 0:
-        pytest.skip("no mount namespaces here")
-    environment = {**os.environ, "NODES": nodes, "INFERD_EMU": "fast,devices=0", "LD_LIBRARY_PATH": FAKE_DRIVER}
-    done = subprocess.run(["unshare", "-m", "sh", "-c", OWN_DEV, "sh", INFERD, "serve", "--model", write_tiny_model(tmp_path / "tiny.gguf"),
-                           "--device", "cuda", "--cuda-module", MODULE, "--port", "0"], capture_output=True, text=True, env=environment,
-                          timeout=60 * SLOW)
-    if "mount:" in done.stderr or "mknod:" in done.stderr:
-        pytest.skip("no right to mount here")
+    done = own_namespace(OWN_DEV, "serve", "--model", write_tiny_model(tmp_path / "tiny.gguf"), "--device", "cuda", "--cuda-module", MODULE,
+                         "--port", "0", NODES=nodes, INFERD_EMU="fast,devices=0", LD_LIBRARY_PATH=FAKE_DRIVER)
     assert done.returncode == 4, done.stderr
     assert f"there is no device node {missing}" in done.stderr

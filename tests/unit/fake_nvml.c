@@ -2,8 +2,9 @@
  * libnvidia-ml.so.1 for tests: one GPU, and faults as the file that FAKE_NVML names orders them, a "name=number" a line,
  * read at every call: rc (result of nvmlDeviceGetMemoryInfo), hang (1: that call does not return), xid (reported once for
  * each new value), poor (1: this GPU tells memory alone), init (result of nvmlInit_v2), hang_init,
- * devices, p2p (status of each pair), cuda.
+ * crash, devices, p2p (status of each pair), cuda.
  */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,6 +33,9 @@ static int rich(void) {
 #define DEVICE(i) ((void *)(0x1000 + (size_t)(i)))
 
 int nvmlInit_v2(void) {
+    if (order("crash", 0)) {
+        raise(SIGSEGV);
+    }
     while (order("hang_init", 0)) {
         usleep(10000);
     }

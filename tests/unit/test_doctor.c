@@ -4,6 +4,7 @@
 #include <criterion/criterion.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -293,6 +294,12 @@ Test(doctor, a_driver_that_hangs) {
     doctor_check_gpu(&d, &c, getenv("INFERD_FAKE_NVML"), 1);
     cr_assert_eq(d.n, 1);
     says(DOCTOR_FAULT, "GPU", "has not answered within 1 s");
+    d.n = 0;
+    put("/orders", "crash=1\n");
+    signal(SIGSEGV, SIG_DFL); /* and no report of a sanitizer */
+    doctor_check_gpu(&d, &c, getenv("INFERD_FAKE_NVML"), 10);
+    cr_assert_eq(d.n, 1);
+    says(DOCTOR_FAULT, "GPU", "ended with signal 11");
     config_free(&c);
 }
 
