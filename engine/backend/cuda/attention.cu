@@ -150,7 +150,13 @@ static size_t short_tiles_of(size_t short_rows, size_t group) {
     return (short_rows * group + 15) / 16;
 }
 
-/* Blocks that share each short sequence's runs: enough for some on each multiprocessor. */
+/*
+ * Blocks that share each short sequence's runs: enough for some on each multiprocessor, if there are as many runs. A short
+ * context alone has few, a block a key head below CUDA_KV_SPLIT keys. More would need another arithmetic: within a run
+ * each tile's weights are taken against the largest score so far, so a run that is cut adds up otherwise. Shorter runs
+ * for all would give every row more joins, in prefill too, where a run of one tile is joined as often as it is summed.
+ * (Blocks that share features or query heads would read all keys again for each.)
+ */
 static size_t blocks_of(const struct cuda_device *device, size_t tiles, size_t runs) {
     size_t blocks = (4 * (size_t)device->sm_count + tiles - 1) / tiles;
     return blocks < 1 ? 1 : blocks < runs ? blocks : runs;

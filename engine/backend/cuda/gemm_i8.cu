@@ -48,25 +48,28 @@ struct gemm_i8_config {
 template <int TILE_ROWS, int BYTES, int THREADS> struct gemm_i8_copy {
     static constexpr int PIECES = BYTES / 16, STRIDE = THREADS / PIECES, COUNT = TILE_ROWS / STRIDE;
     static_assert(TILE_ROWS % STRIDE == 0, "");
-    const int8_t *from[COUNT];
+    const int8_t *from; /* the first of its rows; where there is none, the tile's first */
+    size_t apart;       /* bytes from one of its rows to the next */
     uint32_t at, valid; /* byte of k in a step; a bit for each row there is */
 
     __device__ __forceinline__ void open(const int8_t *base, size_t ld, uint32_t first, uint32_t rows) {
         at = threadIdx.x % PIECES * 16;
         valid = 0;
+        apart = (size_t)STRIDE * ld;
         UNROLL for (int i = 0; i < COUNT; i++) {
             uint32_t row = first + threadIdx.x / PIECES + (uint32_t)(i * STRIDE);
             valid |= (row < rows ? 1u : 0u) << i;
-            from[i] = base + (row < rows ? row : rows - 1) * ld;
         }
+        from = base + (first + (valid ? threadIdx.x / PIECES : 0)) * ld;
     }
     __device__ __forceinline__ void step(unsigned char *to, uint32_t k, uint32_t k_padded) const {
         uint32_t offset = k + at;
         bool inside = offset < k_padded;
         UNROLL for (int i = 0; i < COUNT; i++) {
             uint32_t row = threadIdx.x / PIECES + (uint32_t)(i * STRIDE);
+            bool is = inside && (valid >> i & 1);
             async_copy_16(to + row * BYTES + ((threadIdx.x % PIECES) ^ swizzle<BYTES>(row)) * 16,
-                          from[i] + (inside ? offset : 0), inside && (valid >> i & 1));
+                          from + (is ? offset + (size_t)i * apart : 0), is);
         }
     }
 };
