@@ -4,9 +4,11 @@
 
 #include <stdlib.h>
 
+#define MAX_BUCKETS 16384 /* chains grow beyond: a bound that is only there to be never reached costs no memory */
+
 int mailbox_init(struct mailbox *m, size_t max_live, size_t max_waiting_tokens, struct error *err) {
     size_t n_buckets = 64;
-    while (n_buckets < max_live) {
+    while (n_buckets < max_live && n_buckets < MAX_BUCKETS) {
         n_buckets *= 2;
     }
     *m = (struct mailbox){

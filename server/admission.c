@@ -7,13 +7,18 @@
 #define DRAIN_FORGET 0.1 /* the weight of the newest departure */
 
 void admission_init(struct admission *a, const struct config *c) {
-    *a = (struct admission){
-        .max_held = c->max_sequences + c->max_waiting,
-        .max_waiting_tokens = c->max_waiting_tokens,
-        .fallback = c->retry_after,
-        .most = c->retry_after_max,
-    };
+    *a = (struct admission){0};
     pthread_mutex_init(&a->lock, NULL);
+    admission_set_limits(a, c);
+}
+
+void admission_set_limits(struct admission *a, const struct config *c) {
+    pthread_mutex_lock(&a->lock);
+    a->max_held = c->max_sequences + c->max_waiting;
+    a->max_waiting_tokens = c->max_waiting_tokens;
+    a->fallback = c->retry_after;
+    a->most = c->retry_after_max;
+    pthread_mutex_unlock(&a->lock);
 }
 
 void admission_destroy(struct admission *a) {
@@ -54,12 +59,13 @@ size_t admission_retry_after(struct admission *a, uint64_t now_ns) {
     advance(a, now_ns);
     double choices = (double)a->waiting * pace(&a->choices), tokens = (double)a->waiting_tokens * pace(&a->tokens);
     bool known = a->waiting > 0 && a->choices.amount > 0;
+    size_t fallback = a->fallback, most = a->most;
     pthread_mutex_unlock(&a->lock);
     double seconds = ceil(choices > tokens ? choices : tokens);
-    if (!known && seconds < (double)a->fallback) {
-        return a->fallback;
+    if (!known && seconds < (double)fallback) {
+        return fallback;
     }
-    return seconds < 1 ? 1 : seconds < (double)a->most ? (size_t)seconds : a->most;
+    return seconds < 1 ? 1 : seconds < (double)most ? (size_t)seconds : most;
 }
 
 /* ---- the bounds ---------------------------------------------------------------------------------------------- */

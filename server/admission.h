@@ -29,11 +29,10 @@ struct drain {
 };
 
 struct admission {
+    pthread_mutex_t lock; /* guards what follows */
     size_t max_held;           /* choices: those that run and those that may wait */
     size_t max_waiting_tokens; /* 0 = no bound */
     size_t fallback, most;     /* s: Retry-After when nothing was measured, and the longest */
-
-    pthread_mutex_t lock; /* guards what follows */
     size_t held;          /* choices: in preparation, waiting, running */
     size_t waiting;       /* those of them that have not started */
     size_t waiting_tokens;
@@ -49,6 +48,8 @@ struct ticket {
 };
 
 void admission_init(struct admission *a, const struct config *c);
+/* Other bounds, for who comes from now on. */
+void admission_set_limits(struct admission *a, const struct config *c);
 void admission_destroy(struct admission *a);
 
 /*

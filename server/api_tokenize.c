@@ -16,6 +16,7 @@
 struct job {
     struct server *server;
     struct exchange *exchange; /* NULL once completed */
+    struct policy *policy;     /* held */
     bool backwards, working, failed;
     atomic_bool gone; /* read by a worker before it begins */
     size_t body_len;  /* what HTTP counts as held until the body is freed */
@@ -28,6 +29,7 @@ static void job_release(struct job *j) {
         struct server *s = j->server;
         buf_free(&j->body);
         buf_free(&j->reply);
+        policy_release(j->policy);
         free(j);
         s->n_jobs--;
         server_request_ended(s);
@@ -82,10 +84,11 @@ static void work(void *arg) {
     const struct server *s = j->server;
     struct request_params p = {0};
     const struct params_limits limits = {
-        .model = s->model,
+        .models = j->policy->names.list,
+        .n_models = j->policy->names.n,
         .vocab_size = s->info.vocab_size,
         .max_n = 1,
-        .strict = s->config->strict_requests,
+        .strict = j->policy->config.strict_requests,
     };
     if (j->gone) {
         buf_free(&j->body);
@@ -128,7 +131,7 @@ void api_tokenize(struct server *s, struct exchange *x, bool backwards) {
         api_reply_error(s, x, &e);
         return;
     }
-    *j = (struct job){.server = s, .exchange = x, .backwards = backwards, .working = true};
+    *j = (struct job){.server = s, .exchange = x, .backwards = backwards, .working = true, .policy = policy_hold(s->policy)};
     j->body = exchange_take_body(x);
     j->body_len = j->body.len;
     exchange_set_app(x, j);

@@ -17,8 +17,8 @@ static const struct setting rows[] = {
      .help = "chat template to use in place of the model's own: a file in Jinja, the name of one of the model's own, or "
              "of a family: alpaca, chatml, command-r, deepseek-llm, gemma, llama-2, llama-3, mistral, phi-3, solar, "
              "vicuna, zephyr"},
-    {AT(served_model_name), SETTING_STRING, .initial = "", .value = "NAME", .group = "Model",
-     .help = "name that clients use for the model; empty: its file or folder name"},
+    {AT(served_model_name), SETTING_STRING, .initial = "", .value = "NAMES", .group = "Model", .flags = SETTING_RELOAD,
+     .help = "names that clients may use for the model, parted by commas, the first its own; empty: its file or folder name"},
     {AT(max_model_len), SETTING_INT, .initial = "0", .min = 0, .max = 16777216, .alias = "ctx", .group = "Model",
      .flags = SETTING_ENGINE,
      .help = "longest prompt and answer together, in tokens; 0: what the model and memory allow"},
@@ -33,21 +33,21 @@ static const struct setting rows[] = {
     {AT(admin_listen), SETTING_STRING, .initial = "", .value = "ADDRESS:PORT", .group = "Listening", .flags = SETTING_PLACE,
      .help = "a listener apart for /metrics, as 127.0.0.1:9090, [::1]:9090 or unix:/path: then the others have it no longer, "
              "and this one has probes and /version too, but answers no requests to the model; empty: none"},
-    {AT(tls_certificate), SETTING_STRING, .initial = "", .value = "FILE", .group = "Listening", .flags = SETTING_PLACE,
-     .help = "certificate chain in PEM: every TCP address then speaks TLS alone, the admin's too; read again on SIGHUP"},
-    {AT(tls_key), SETTING_STRING, .initial = "", .value = "FILE", .group = "Listening",
+    {AT(tls_certificate), SETTING_STRING, .initial = "", .value = "FILE", .group = "Listening", .flags = SETTING_PLACE | SETTING_RELOAD,
+     .help = "certificate chain in PEM: every TCP address then speaks TLS alone, the admin's too"},
+    {AT(tls_key), SETTING_STRING, .initial = "", .value = "FILE", .group = "Listening", .flags = SETTING_RELOAD,
      .help = "its private key in PEM, in a file that others cannot read"},
     {AT(tls_min_version), SETTING_CHOICE, .initial = "1.2", .choices = "1.2 1.3", .group = "Listening",
      .help = "oldest TLS version to agree to"},
-    {AT(cors_origins), SETTING_STRING, .initial = "", .value = "ORIGINS", .group = "Listening",
+    {AT(cors_origins), SETTING_STRING, .initial = "", .value = "ORIGINS", .group = "Listening", .flags = SETTING_RELOAD,
      .help = "web pages whose scripts may use this server, as https://chat.example.org, parted by commas; * for all; empty: "
              "none"},
-    {AT(api_key), SETTING_STRING, .initial = "", .value = "KEY", .group = "Listening", .flags = SETTING_SECRET,
+    {AT(api_key), SETTING_STRING, .initial = "", .value = "KEY", .group = "Listening", .flags = SETTING_SECRET | SETTING_RELOAD,
      .help = "a key that clients must present; better as INFERD_API_KEY, since other users can see flags"},
-    {AT(api_keys_file), SETTING_STRING, .initial = "", .value = "FILE", .group = "Listening",
+    {AT(api_keys_file), SETTING_STRING, .initial = "", .value = "FILE", .group = "Listening", .flags = SETTING_RELOAD,
      .help = "file of named keys, as hashes, with scopes and limits (conf/api_keys.example; inferd key makes their lines); empty: "
              "the file api_keys in $CREDENTIALS_DIRECTORY, where there is one (LoadCredential=api_keys:FILE in a systemd unit)"},
-    {AT(insecure), SETTING_BOOL, .initial = "false", .group = "Listening",
+    {AT(insecure), SETTING_BOOL, .initial = "false", .group = "Listening", .flags = SETTING_RELOAD,
      .help = "allow an address that others can reach without any key"},
 
     {AT(device), SETTING_CHOICE, .initial = "auto", .choices = "auto cpu cuda cuda:N null", .group = "Machine", .flags = SETTING_ENGINE,
@@ -88,9 +88,9 @@ static const struct setting rows[] = {
      .help = "requests computed together; others wait"},
     {AT(max_batched_tokens), SETTING_INT, .initial = "512", .min = 1, .max = 65536, .group = "Load",
      .help = "tokens computed in one step; more is faster for long prompts and less even for running answers"},
-    {AT(max_waiting), SETTING_INT, .initial = "256", .min = 0, .max = 1000000, .group = "Load",
+    {AT(max_waiting), SETTING_INT, .initial = "256", .min = 0, .max = 1000000, .group = "Load", .flags = SETTING_RELOAD,
      .help = "requests that may wait; the next is answered 429"},
-    {AT(max_waiting_tokens), SETTING_INT, .initial = "1048576", .min = 0, .max = 1099511627776, .group = "Load",
+    {AT(max_waiting_tokens), SETTING_INT, .initial = "1048576", .min = 0, .max = 1099511627776, .group = "Load", .flags = SETTING_RELOAD,
      .help = "prompt tokens of all waiting requests together (n answers count n times); more are answered 429; "
              "0: no limit"},
     {AT(speculative_tokens), SETTING_INT, .initial = "0", .min = 0, .max = ENGINE_MAX_SPECULATIVE, .group = "Load",
@@ -104,34 +104,37 @@ static const struct setting rows[] = {
     {AT(priority_ageing), SETTING_SECONDS, .initial = "60", .min = 0, .max = 1000000, .group = "Load",
      .flags = SETTING_ENGINE,
      .help = "time of waiting that is worth one level of priority, so that nobody waits for ever; 0: never"},
-    {AT(retry_after), SETTING_INT, .initial = "1", .min = 1, .max = 3600, .value = "SECONDS", .group = "Load",
+    {AT(retry_after), SETTING_INT, .initial = "1", .min = 1, .max = 3600, .value = "SECONDS", .group = "Load", .flags = SETTING_RELOAD,
      .help = "the Retry-After that clients get with 429 and 503 while the speed of the queue is not known, in seconds"},
-    {AT(retry_after_max), SETTING_INT, .initial = "60", .min = 1, .max = 86400, .value = "SECONDS", .group = "Load",
+    {AT(retry_after_max), SETTING_INT, .initial = "60", .min = 1, .max = 86400, .value = "SECONDS", .group = "Load", .flags = SETTING_RELOAD,
      .help = "the longest Retry-After; else it is the time in which what waits now will have left, as measured"},
 
-    {AT(max_n), SETTING_INT, .initial = "8", .min = 1, .max = 128, .group = "Requests",
+    {AT(max_n), SETTING_INT, .initial = "8", .min = 1, .max = 128, .group = "Requests", .flags = SETTING_RELOAD,
      .help = "most answers to one request (its field n)"},
-    {AT(samplers), SETTING_STRING, .initial = ENGINE_SAMPLER_ORDER, .value = "NAMES", .group = "Requests",
+    {AT(max_tokens_limit), SETTING_INT, .initial = "0", .min = 0, .max = 16777216, .group = "Requests", .flags = SETTING_RELOAD,
+     .help = "most tokens that one answer may get: a request that asks for more, or does not say, gets as many and the "
+             "finish_reason length; 0: as many as fit"},
+    {AT(samplers), SETTING_STRING, .initial = ENGINE_SAMPLER_ORDER, .value = "NAMES", .group = "Requests", .flags = SETTING_RELOAD,
      .help = "the steps from a model's output to a token, in this order, for requests that do not name their own"},
-    {AT(strict_requests), SETTING_BOOL, .initial = "false", .group = "Requests",
+    {AT(strict_requests), SETTING_BOOL, .initial = "false", .group = "Requests", .flags = SETTING_RELOAD,
      .help = "refuse requests with fields that inferd does not know"},
-    {AT(queue_timeout), SETTING_SECONDS, .initial = "0", .min = 0, .max = 604800, .group = "Requests",
+    {AT(queue_timeout), SETTING_SECONDS, .initial = "0", .min = 0, .max = 604800, .group = "Requests", .flags = SETTING_RELOAD,
      .help = "longest time a request may wait before it runs; beyond: 503; 0: no limit"},
-    {AT(request_timeout), SETTING_SECONDS, .initial = "3600", .min = 0, .max = 604800, .group = "Requests",
+    {AT(request_timeout), SETTING_SECONDS, .initial = "3600", .min = 0, .max = 604800, .group = "Requests", .flags = SETTING_RELOAD,
      .help = "longest time for one answer, waiting included; a request may ask for less (timeout, X-Request-Timeout); "
              "0: no limit"},
-    {AT(sse_ping_interval), SETTING_SECONDS, .initial = "15", .min = 0, .max = 3600, .group = "Requests",
+    {AT(sse_ping_interval), SETTING_SECONDS, .initial = "15", .min = 0, .max = 3600, .group = "Requests", .flags = SETTING_RELOAD,
      .help = "a stream that was silent so long gets a comment, so that nobody in between closes it; 0: never"},
 
     {AT(max_connections), SETTING_INT, .initial = "4096", .min = 1, .max = 100000, .group = "Connections",
      .help = "open connections at a time"},
-    {AT(max_body_size), SETTING_SIZE, .initial = "8M", .min = 1024, .max = 1073741824, .group = "Connections",
+    {AT(max_body_size), SETTING_SIZE, .initial = "8M", .min = 1024, .max = 1073741824, .group = "Connections", .flags = SETTING_RELOAD,
      .help = "largest body of a request; beyond: 413"},
     {AT(max_header_size), SETTING_SIZE, .initial = "16K", .min = 4096, .max = 1048576, .group = "Connections",
      .help = "largest head of a request, first line and headers together; beyond: 431"},
-    {AT(header_timeout), SETTING_SECONDS, .initial = "10", .min = 0.1, .max = 3600, .group = "Connections",
+    {AT(header_timeout), SETTING_SECONDS, .initial = "10", .min = 0.1, .max = 3600, .group = "Connections", .flags = SETTING_RELOAD,
      .help = "time for the head of a request to arrive"},
-    {AT(body_timeout), SETTING_SECONDS, .initial = "30", .min = 0.1, .max = 3600, .group = "Connections",
+    {AT(body_timeout), SETTING_SECONDS, .initial = "30", .min = 0.1, .max = 3600, .group = "Connections", .flags = SETTING_RELOAD,
      .help = "time for the body to arrive"},
     {AT(idle_timeout), SETTING_SECONDS, .initial = "120", .min = 0.1, .max = 86400, .group = "Connections",
      .help = "time that a connection is kept for a next request"},
@@ -151,12 +154,12 @@ static const struct setting rows[] = {
      .help = "size at which that file is renamed to FILE.1, in place of the one before, and begun anew: both together take twice "
              "as much at most"},
     {AT(log_level), SETTING_CHOICE, .initial = "info", .choices = "error warn info debug", .value = "LEVEL",
-     .group = "General", .help = "what is worth a line of log"},
-    {AT(stall_timeout), SETTING_SECONDS, .initial = "300", .min = 1, .max = 86400, .group = "General",
+     .group = "General", .flags = SETTING_RELOAD, .help = "what is worth a line of log"},
+    {AT(stall_timeout), SETTING_SECONDS, .initial = "300", .min = 1, .max = 86400, .group = "General", .flags = SETTING_RELOAD,
      .help = "time without a finished step, with work to do, after which /readyz is 503"},
-    {AT(stall_exit), SETTING_SECONDS, .initial = "600", .min = 0, .max = 86400, .group = "General",
+    {AT(stall_exit), SETTING_SECONDS, .initial = "600", .min = 0, .max = 86400, .group = "General", .flags = SETTING_RELOAD,
      .help = "such time after which, beyond stall_timeout, clients get an error and the process ends with code 4; 0: never"},
-    {AT(drain_timeout), SETTING_SECONDS, .initial = "30", .min = 0, .max = 86400, .group = "General",
+    {AT(drain_timeout), SETTING_SECONDS, .initial = "30", .min = 0, .max = 86400, .group = "General", .flags = SETTING_RELOAD,
      .help = "how long running requests may go on after SIGTERM"},
 };
 
@@ -272,7 +275,8 @@ void config_print(const struct config *c, struct buf *out) {
     buf_puts(out,
              "# Settings of inferd. A line is \"name = value\"; # and ; begin comments. Each setting is also a flag\n"
              "# (max_waiting: --max-waiting 64) and a variable (INFERD_MAX_WAITING=64). Flags come first, then the\n"
-             "# environment, then this file. What is commented out shows the default.\n"
+             "# environment, then this file. What is commented out shows the default. Settings marked (reload) are read\n"
+             "# again on SIGHUP (systemctl reload), with the model kept in memory; others want a restart.\n"
              "#\n"
              "# Use it with: inferd serve --config FILE   Check it with: inferd serve --config FILE --check-config\n");
     for (size_t i = 0; i < t.n; i++) {
@@ -290,6 +294,7 @@ void config_print(const struct config *c, struct buf *out) {
         if (range.len > 0) {
             buf_printf(&about, " (%s)", range.data);
         }
+        buf_puts(&about, s->flags & SETTING_RELOAD ? " (reload)" : "");
         buf_puts(out, "\n# ");
         if (about.failed || range.failed) {
             out->failed = true;

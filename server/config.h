@@ -23,7 +23,7 @@ struct config {
     /* model */
     char *model;             /* path; "" only before config_check */
     char *chat_template;     /* a file, or the name of a template; "" = the model's own */
-    char *served_model_name; /* "" = the model's file or folder name without .gguf */
+    char *served_model_name; /* names parted by commas; "" = the model's file or folder name without .gguf */
 
     /* listening */
     char *host;  /* addresses, "localhost" or "unix:/path", parted by commas: config_listen */
@@ -61,6 +61,7 @@ struct config {
 
     /* requests */
     size_t max_n;             /* largest `n` of a request */
+    size_t max_tokens_limit;  /* of one answer; 0 = none */
     char *samplers;           /* the order of a request that names none */
     bool strict_requests;     /* unknown fields of a request are an error */
     double queue_timeout;     /* s from the last byte of the request to its first step; 0 = none */
@@ -113,6 +114,15 @@ void config_print(const struct config *c, struct buf *out);
  * with one another. ERROR_MODEL (exit code 78), err->param = the setting. Loads no model.
  */
 int config_check(const struct config *c, struct error *err);
+
+/* The setting served_model_name, or a name made of the model's path; the first is the model's own. */
+struct model_names {
+    char *text;        /* owned */
+    const char **list; /* [n], at least one, in text; the array is owned */
+    size_t n;
+};
+int config_model_names(const struct config *c, struct model_names *out, struct error *err); /* ERROR_MODEL */
+void model_names_free(struct model_names *names);                                         /* a zeroed one is fine */
 
 /* The model's part of it: one is named, and can be read. And the rest. */
 int config_check_model(const struct config *c, struct error *err);

@@ -79,7 +79,12 @@ int config_check(const struct config *c, struct error *err) {
 int config_check_others(const struct config *c, struct error *err) {
     struct keys keys;
     struct sampler_order samplers;
-    if (config_samplers(c, &samplers, err) != 0 || config_check_chat_template(c, err) != 0) {
+    struct model_names names;
+    if (config_samplers(c, &samplers, err) != 0 || config_model_names(c, &names, err) != 0) {
+        return -1;
+    }
+    model_names_free(&names);
+    if (config_check_chat_template(c, err) != 0) {
         return -1;
     }
     if (c->api_keys_file[0] && check_readable(c->api_keys_file, "api_keys_file", err) != 0) {

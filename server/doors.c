@@ -116,9 +116,8 @@ static uint64_t milliseconds(double seconds) {
     return (uint64_t)(seconds * 1000);
 }
 
-static int open_http(struct server *s, struct sockets *sockets, struct tls *tls, struct error *err) {
-    const struct config *c = s->config;
-    const struct http_config config = {
+static struct http_config http_limits(const struct config *c) {
+    return (struct http_config){
         .max_connections = c->max_connections,
         .max_body_size = c->max_body_size,
         .max_header_size = c->max_header_size,
@@ -128,6 +127,16 @@ static int open_http(struct server *s, struct sockets *sockets, struct tls *tls,
         .idle_timeout_ms = milliseconds(c->idle_timeout),
         .write_timeout_ms = milliseconds(c->write_timeout),
     };
+}
+
+void doors_set_limits(struct server *s) {
+    const struct http_config limits = http_limits(s->config);
+    http_set_limits(s->http, &limits);
+}
+
+static int open_http(struct server *s, struct sockets *sockets, struct tls *tls, struct error *err) {
+    const struct config *c = s->config;
+    const struct http_config config = http_limits(c);
     struct http_app app;
     route_app(s, &app);
     size_t n_public = 0;

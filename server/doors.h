@@ -17,4 +17,7 @@ int doors_open(struct server *s, bool has_keys, struct error *err);
 /* Log until when the certificate in use is good: a warning where it is over. Nothing without TLS. */
 void doors_tell_certificate(const struct server *s);
 
+/* Limits of HTTP that can change while serving, by the settings in force. */
+void doors_set_limits(struct server *s);
+
 #endif

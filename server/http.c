@@ -623,6 +623,13 @@ void http_start_accepting(struct http *h) {
     }
 }
 
+void http_set_limits(struct http *h, const struct http_config *c) {
+    h->config.max_body_size = c->max_body_size;
+    h->config.max_buffered = c->max_buffered;
+    h->config.header_timeout_ms = c->header_timeout_ms;
+    h->config.body_timeout_ms = c->body_timeout_ms;
+}
+
 int http_reload_certificate(struct http *h, const char *certificate, const char *key, struct error *err) {
     if (!h->tls) {
         return error_set_param(err, ERROR_MODEL, "tls_certificate",

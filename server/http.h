@@ -65,6 +65,8 @@ struct http_config {
 int http_open(struct loop *loop, const struct http_config *config, const struct http_app *app,
               struct listener *sockets, size_t n_sockets, struct tls *tls, struct http **out, struct error *err);
 const char *http_library_version(void);
+/* Other max_body_size, max_buffered, header and body timeouts, for requests that begin from now on; the rest of *c stays. */
+void http_set_limits(struct http *h, const struct http_config *c);
 /* The model is loaded: take what waits at the inherited sockets. */
 void http_start_accepting(struct http *h);
 /*

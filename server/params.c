@@ -249,11 +249,14 @@ static int parse_model(struct parse *ps, const struct field *f, const cJSON *val
     if (!cJSON_IsString(value)) {
         return params_bad(err, f->name, "must be a string");
     }
-    if (strcmp(value->valuestring, ps->limits->model) != 0) {
-        return error_set_param(err, ERROR_NOT_FOUND, f->name,
-                               "The model does not exist; GET /v1/models names the one that does");
+    for (size_t i = 0; i < ps->limits->n_models; i++) {
+        if (strcmp(value->valuestring, ps->limits->models[i]) == 0) {
+            ps->p->model = i;
+            return 0;
+        }
     }
-    return 0;
+    return error_set_param(err, ERROR_NOT_FOUND, f->name,
+                           "The model does not exist; GET /v1/models names the one that does");
 }
 
 static int parse_n(struct parse *ps, const struct field *f, const cJSON *value, struct error *err) {

@@ -29,7 +29,8 @@ enum params_where { IN_CHAT = 1, IN_COMPLETIONS = 2, IN_TOKENIZE = 4, IN_DETOKEN
 
 /* What the table's ranges need to know of this server. */
 struct params_limits {
-    const char *model; /* the served name */
+    const char *const *models; /* [n_models]: the names that are served */
+    size_t n_models;
     size_t vocab_size;
     size_t max_n;
     const struct sampler_order *samplers; /* of requests that name none; NULL: the engine's */
@@ -57,6 +58,7 @@ struct request_params {
     int64_t prompt_logprobs;    /* -1 = not given */
     int64_t speculative_tokens; /* -1 = not given */
     const char *request_id;     /* borrowed; NULL if absent */
+    size_t model;               /* which of the names */
 
     /* what to continue */
     const char *messages; /* raw JSON array, borrowed from the body; NULL if absent */

@@ -22,6 +22,8 @@ struct request *request_open(struct server *s, struct exchange *x, const struct 
         free(r);
         return NULL;
     }
+    r->policy = policy_hold(s->policy);
+    r->model = s->model;
     r->key = key_hold(key);
     r->who = key ? key->spec.who : (struct auth_identity){0};
     r->server = s;
@@ -64,6 +66,7 @@ static void leave_key(struct request *r) {
 static void request_free(struct request *r) {
     leave_key(r);
     key_release(r->key);
+    policy_release(r->policy);
     list_remove(&r->node);
     deadline_release(&r->server->deadlines, &r->deadline);
     for (size_t i = 0; i < r->n_choices; i++) {

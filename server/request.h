@@ -91,6 +91,8 @@ struct request {
     uint64_t quiet_ns;     /* when something was last sent or began to be waited for */
     struct request_params params;
 
+    struct policy *policy; /* held: the settings it came under, for workers, too */
+    const char *model;     /* the name it asked for, of the policy's */
     struct key *key; /* held; NULL: there are no keys, or it has none of them */
     bool key_active; /* counts for its max_concurrent */
     size_t prompt_charged, prompt_computed; /* tokens, each prompt once: taken of its tokens_per_minute; to be kept */

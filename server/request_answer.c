@@ -341,7 +341,7 @@ void request_begin_chunk(const struct request *r, const struct choice *c, struct
 void request_write_head(const struct request *r, const char *object, struct buf *out) {
     buf_printf(out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", r->id, object,
                (long long)r->created);
-    json_put_string(out, r->server->model);
+    json_put_string(out, r->model);
     buf_printf(out, ",\"system_fingerprint\":\"%s\"", r->server->fingerprint);
 }
 

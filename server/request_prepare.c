@@ -80,24 +80,26 @@ static int64_t priority_of(const struct request *r) {
 
 /* Who asks to go before others must not be left to believe that it does. */
 static int check_priority(const struct request *r, struct error *err) {
-    return priority_of(r) == 0 || strcmp(r->server->config->scheduling, "priority") == 0
+    return priority_of(r) == 0 || strcmp(r->policy->config.scheduling, "priority") == 0
                ? 0
                : error_set_param(err, ERROR_INVALID, "priority",
                                  "priority must be 0 here: this server has the setting scheduling = %s, not priority",
-                                 r->server->config->scheduling);
+                                 r->policy->config.scheduling);
 }
 
 /* On a worker: the body. */
 static void parse(void *arg) {
     struct request *r = arg;
     const struct server *s = r->server;
+    const struct config *config = &r->policy->config;
     struct sampler_order samplers;
     const struct params_limits limits = {
-        .model = s->model,
+        .models = r->policy->names.list,
+        .n_models = r->policy->names.n,
         .vocab_size = s->info.vocab_size,
-        .max_n = s->config->max_n,
-        .strict = s->config->strict_requests,
-        .samplers = config_samplers(s->config, &samplers, &r->error) ? NULL : &samplers,
+        .max_n = config->max_n,
+        .strict = config->strict_requests,
+        .samplers = config_samplers(config, &samplers, &r->error) ? NULL : &samplers,
     };
     if (r->unwanted) { /* waited behind others, and its client did not */
         return;
@@ -107,7 +109,7 @@ static void parse(void *arg) {
         check_priority(r, &r->error) ||
         params_encode_bad_words(&r->params, s->text, &r->error) ||
         auth_cache_salt(&r->who, r->params.cache_salt, r->cache_salt, &r->error);
-    size_t most = s->config->max_waiting + s->config->max_sequences;
+    size_t most = config->max_waiting + config->max_sequences;
     if (!r->prepare_failed && count_choices(r) > most) { /* would be 429 for ever */
         r->prepare_failed = error_set_param(&r->error, ERROR_INVALID, r->params.n_prompts > 1 ? "prompt" : "n",
                                             "the request asks for %zu answers at once and this server holds %zu",
@@ -142,14 +144,20 @@ int request_go_on(struct request *r, size_t prompt_bytes, struct error *err) {
                : admission_claim(&s->admission, &r->ticket, count_choices(r), tokens, clock_now_ns(), err);
 }
 
+/* At most the operator's limit; 0 = none. */
+static size_t cut_to_limit(const struct request *r, size_t max) {
+    size_t limit = r->policy->config.max_tokens_limit;
+    return limit && (max == 0 || max > limit) ? limit : max;
+}
+
 static size_t max_tokens_of(const struct request *r, const struct prompt *p) {
     int64_t max = r->params.max_completion_tokens ? r->params.max_completion_tokens : r->params.max_tokens;
     if (max || r->api->where != IN_COMPLETIONS) {
-        return (size_t)max;
+        return cut_to_limit(r, (size_t)max);
     }
     /* completions' default, but never an error of its own */
     size_t context = r->server->info.max_model_len, room = context > p->tokens.n ? context - p->tokens.n : 1;
-    return room < 16 ? room : 16;
+    return cut_to_limit(r, room < 16 ? room : 16);
 }
 
 static int submit_choice(struct request *r, struct choice *c, struct error *err) {
@@ -346,6 +354,7 @@ static void parsed(void *arg) {
     if (r->params.request_id && r->exchange && !exchange_header(r->exchange, "X-Request-Id")) {
         exchange_set_id(r->exchange, r->params.request_id);
     }
+    r->model = r->policy->names.list[r->params.model];
     request_limit(&r->end_by_ns, r->ready_ns, r->params.timeout);
     if (goes_on(r) &&
         (admission_claim(&r->server->admission, &r->ticket, count_choices(r), least_tokens(r), clock_now_ns(), &err) ||
@@ -377,8 +386,8 @@ void request_start(struct request *r) {
     r->created = clock_unix_time();
     snprintf(r->id, sizeof r->id, "%s%.32s", r->api->id_prefix, exchange_unique(r->exchange));
     r->phase = REQUEST_PREPARING;
-    request_limit(&r->start_by_ns, r->ready_ns, s->config->queue_timeout);
-    request_limit(&r->end_by_ns, r->ready_ns, s->config->request_timeout);
+    request_limit(&r->start_by_ns, r->ready_ns, r->policy->config.queue_timeout);
+    request_limit(&r->end_by_ns, r->ready_ns, r->policy->config.request_timeout);
     if (read_headers(r, &err) || admission_claim(&s->admission, &r->ticket, 1, 0, r->ready_ns, &err) ||
         give_to_worker(r, parse, parsed, &err)) {
         reject(r, &err);

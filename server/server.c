@@ -7,6 +7,7 @@
 #include "gpu_monitor.h"
 #include "http.h"
 #include "loop.h"
+#include "reload.h"
 #include "request.h"
 #include "route.h"
 #include "server_state.h"
@@ -30,30 +31,19 @@
 #define LAST_WORDS_MS 5000   /* to write out the errors that end a drain */
 #define LINGER_MS 1000         /* for requests that are on their way when the last answer is out */
 #define LINGER_AGAIN_MS 10
+#define ENGINE_WAITING_MAX 1000000 /* the most that the setting max_waiting may be */
 #define ENGINE_STOP_MS 60000 /* for the step that runs when everything else has ended */
 
 static uint64_t milliseconds(double seconds) {
     return (uint64_t)(seconds * 1000);
 }
 
-/* ---- names --------------------------------------------------------------------------------------------------- */
+/* ---- settings ------------------------------------------------------------------------------------------------ */
 
-/* The served name, else the model's file or folder name without ".gguf": known before anything is loaded. */
-static char *served_name(const struct config *c) {
-    if (c->served_model_name[0]) {
-        return strdup(c->served_model_name);
-    }
-    size_t end = strlen(c->model), begin;
-    while (end > 1 && c->model[end - 1] == '/') {
-        end--;
-    }
-    for (begin = end; begin > 0 && c->model[begin - 1] != '/';) {
-        begin--;
-    }
-    if (end - begin > 5 && strncmp(c->model + end - 5, ".gguf", 5) == 0) {
-        end -= 5;
-    }
-    return end > begin ? strndup(c->model + begin, end - begin) : strdup("model");
+void server_use_policy(struct server *s, struct policy *p) {
+    s->policy = p;
+    s->config = &p->config;
+    s->model = p->names.list[0];
 }
 
 /* Changes with whatever may change an answer to the same request and seed. */
@@ -139,16 +129,18 @@ static void on_wake(void *arg) {
 
 struct load {
     struct server *server;
+    struct policy *policy; /* what it was begun with: held to the end, the engine may refer to it */
     struct engine *engine;
 };
 
 static void load_work(void *arg) {
     struct load *load = arg;
     struct engine_config config;
-    config_engine(load->server->config, &config);
+    config_engine(&load->policy->config, &config);
     config.on_progress = supervision_progress;
     config.progress_arg = load->server;
-    config.max_waiting_tokens = 0; /* admission.c bounds them, from before they are tokenised */
+    config.max_waiting_tokens = 0; /* admission.c bounds both, from before anything is tokenised; and they may change */
+    config.max_waiting = ENGINE_WAITING_MAX;
     load->server->load_failed = engine_open(&config, &load->engine, &load->server->load_error) != 0;
 }
 
@@ -281,25 +273,6 @@ static int load_keys(struct server *s, struct error *err) {
     return rc;
 }
 
-static void on_hangup(void *arg) {
-    struct server *s = arg;
-    struct error err;
-    if (load_keys(s, &err)) {
-        log_error("the keys stay as they were: %s", err.message);
-    } else {
-        log_info("API keys read again: %zu", s->keys.n);
-    }
-    const struct config *c = s->config;
-    if (!c->tls_certificate[0]) {
-        return;
-    }
-    if (http_reload_certificate(s->http, c->tls_certificate, c->tls_key, &err)) {
-        log_error("the certificate stays as it was: %s", err.message);
-    } else {
-        doors_tell_certificate(s);
-    }
-}
-
 static void on_tick(void *arg) {
     struct server *s = arg;
     watchdog_tick(s);
@@ -315,10 +288,6 @@ static void on_tick(void *arg) {
 static int open_all(struct server *s, struct load *load, struct error *err) {
     signal(SIGPIPE, SIG_IGN);
     signal(SIGCHLD, SIG_IGN); /* we have no children; process 1 of a container gets other people's, who shall be no zombies */
-    s->model = served_name(s->config);
-    if (!s->model) {
-        return error_memory(err);
-    }
     route_register(s);
     if (strncmp(s->config->device, "cuda", 4) == 0) {
         watch_gpu(s);
@@ -329,7 +298,7 @@ static int open_all(struct server *s, struct load *load, struct error *err) {
     loop_on_wake(s->loop, on_wake, s);
     return loop_on_signal(s->loop, SIGTERM, on_terminate, s, err) ||
                    loop_on_signal(s->loop, SIGINT, on_terminate, s, err) ||
-                   loop_on_signal(s->loop, SIGHUP, on_hangup, s, err) ||
+                   reload_open(s, err) ||
                    deadlines_open(&s->deadlines, s->loop, request_expired, s, err) ||
                    loop_timer_new(s->loop, on_tick, s, &s->tick, err) ||
                    loop_timer_new(s->loop, on_drain_timer, s, &s->drain_timer, err) ||
@@ -340,7 +309,7 @@ static int open_all(struct server *s, struct load *load, struct error *err) {
 }
 
 /* Order matters: HTTP lets go of the requests, the engine sends their last events, then both can go. */
-static void close_all(struct server *s) {
+static void close_all(struct server *s, struct load *load) {
     s->phase = SERVER_DRAINING;
     s->stopping = true;
     http_close(s->http);
@@ -355,6 +324,7 @@ static void close_all(struct server *s) {
     loop_timer_free(s->drain_timer);
     loop_timer_free(s->linger);
     loop_timer_free(s->tick);
+    reload_close(s);
     deadlines_close(&s->deadlines);
     engine_close(s->engine);
     if (!gpu_monitor_close(s->gpu)) {
@@ -365,17 +335,25 @@ static void close_all(struct server *s) {
     key_ring_free(&s->keys);
     free(s->choices.slots);
     buf_free(&s->events);
-    free(s->model);
+    policy_release(load->policy);
+    policy_release(s->policy);
 }
 
-int server_run(const struct config *config, struct error *err) {
-    struct server s = {.config = config, .phase = SERVER_LOADING, .started_at = clock_unix_time()};
+int server_run(const struct config *config, settings_reader *reread, void *arg, struct error *err) {
+    struct server s = {.phase = SERVER_LOADING, .started_at = clock_unix_time(), .reread = reread, .reread_arg = arg};
     struct load load = {.server = &s};
+    struct policy *policy;
+    reload_block_hangup();
     log_set_level(config_log_level(config));
     log_set_format(config_log_format(config));
     crash_install();
+    if (policy_new(config, &policy, err)) {
+        return -1;
+    }
+    server_use_policy(&s, policy);
+    load.policy = policy_hold(policy);
     list_init(&s.requests);
-    admission_init(&s.admission, config);
+    admission_init(&s.admission, s.config);
     crash_watch(&s);
     int rc = open_all(&s, &load, err);
     if (rc == 0) {
@@ -385,7 +363,7 @@ int server_run(const struct config *config, struct error *err) {
             rc = -1;
         }
     }
-    close_all(&s);
+    close_all(&s, &load);
     crash_watch(NULL);
     if (rc == 0) {
         log_info("stopped");

@@ -7,6 +7,8 @@
 #include "deadline.h"
 #include "key_ring.h"
 #include "metrics.h"
+#include "policy.h"
+#include "server.h"
 #include "supervision.h"
 
 #include <inferd/engine.h>
@@ -19,12 +21,14 @@ struct exchange;
 struct gpu_monitor;
 struct http;
 struct loop;
+struct loop_poll;
 struct loop_timer;
 
 enum server_phase { SERVER_LOADING, SERVER_READY, SERVER_DRAINING };
 
 struct server {
-    const struct config *config;
+    const struct config *config; /* &policy->config: for the loop thread */
+    struct policy *policy;       /* what others read is held by whoever they work for */
     struct loop *loop;
     struct http *http;
     bool has_admin_door; /* which has the metrics; else they are where everything is */
@@ -36,7 +40,7 @@ struct server {
     struct engine_info info;
     const struct text *text;
     size_t bytes_per_token; /* text_bytes_per_token */
-    char *model;          /* the name clients use; known before the engine is */
+    const char *model;    /* its own name, of the policy's; known before the engine is */
     char fingerprint[24]; /* system_fingerprint: changes with whatever may change an answer */
     int64_t started_at;   /* Unix time */
 
@@ -56,6 +60,11 @@ struct server {
     struct gpu_monitor *gpu;    /* NULL where no GPU is used or its driver tells nothing */
     size_t gpu_ordinal;         /* CUDA's number of it */
 
+    settings_reader *reread; /* of server_run */
+    void *reread_arg;
+    struct loop_poll *hangup; /* SIGHUP, by a descriptor */
+    int hangup_fd;
+
     struct supervision supervision;
     struct loop_timer *drain_timer;
     struct loop_timer *linger; /* after the last request: clients that are about to be answered */
@@ -68,6 +77,9 @@ struct server {
 
 /* Why new work is refused now, NULL if it is not: a word for probes. */
 const char *server_refusal(const struct server *s);
+
+/* Takes over the caller's hold; the one that was in force is the caller's then. */
+void server_use_policy(struct server *s, struct policy *p);
 
 /* A request ended: the drain may be over. */
 void server_request_ended(struct server *s);

@@ -337,6 +337,48 @@ void setting_print(const struct setting *s, const void *base, struct buf *out) {
     }
 }
 
+int setting_copy(const struct setting *s, const void *from, void *to, struct error *err) {
+    char *copy;
+    switch (s->type) {
+    case SETTING_STRING:
+    case SETTING_CHOICE:
+        copy = strdup(*string_field(s, from));
+        if (!copy) {
+            return error_memory(err);
+        }
+        free(*string_field(s, to));
+        *string_field(s, to) = copy;
+        break;
+    case SETTING_BOOL:
+        *bool_field(s, to) = *bool_field(s, from);
+        break;
+    case SETTING_INT:
+    case SETTING_SIZE:
+        *size_field(s, to) = *size_field(s, from);
+        break;
+    case SETTING_SECONDS:
+    case SETTING_NUMBER:
+        *double_field(s, to) = *double_field(s, from);
+        break;
+    }
+    return 0;
+}
+
+bool setting_equal(const struct setting *s, const void *a, const void *b) {
+    switch (s->type) {
+    case SETTING_BOOL:
+        return *bool_field(s, a) == *bool_field(s, b);
+    case SETTING_INT:
+    case SETTING_SIZE:
+        return *size_field(s, a) == *size_field(s, b);
+    case SETTING_SECONDS:
+    case SETTING_NUMBER:
+        return !(*double_field(s, a) < *double_field(s, b)) && !(*double_field(s, a) > *double_field(s, b));
+    default:
+        return strcmp(*string_field(s, a), *string_field(s, b)) == 0;
+    }
+}
+
 bool setting_is_default(const struct setting *s, const void *base) {
     double v = 0;
     bool flag = false;
@@ -418,6 +460,7 @@ void settings_help(struct settings t, unsigned only, struct buf *out) {
         if (s->type != SETTING_BOOL && s->initial[0]) {
             buf_printf(&help, " (default %s)", s->initial);
         }
+        buf_puts(&help, s->flags & SETTING_RELOAD ? " (reload)" : "");
         if (name.failed || help.failed) {
             out->failed = true;
         } else if (name.len + 4 > indent) {

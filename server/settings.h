@@ -28,6 +28,7 @@ enum setting_flags {
     SETTING_MODEL = 8,       /* names the model: also for commands that only read its files */
     SETTING_TEXT = 16,       /* concerns the tokenizer and the chat template */
     SETTING_PLACE = 32,      /* tells where the server listens: for commands that ask it */
+    SETTING_RELOAD = 64,     /* can change while serving: read again on SIGHUP */
     SETTING_NONE = 1 << 30,  /* no row has this */
 };
 
@@ -66,6 +67,9 @@ int setting_set(const struct setting *s, void *base, const char *shown, const ch
 
 /* The value as one would write it; a secret that is set as "(not shown)". */
 void setting_print(const struct setting *s, const void *base, struct buf *out);
+/* Give *to the value that *from has: both structs of the table, initialised. ERROR_MEMORY only. */
+int setting_copy(const struct setting *s, const void *from, void *to, struct error *err);
+bool setting_equal(const struct setting *s, const void *a, const void *b);
 bool setting_is_default(const struct setting *s, const void *base);
 
 /* "1 to 65535", "f16 or bf16"; nothing for free strings and booleans. */

@@ -44,7 +44,8 @@ static int print_help(const struct command_line *line) {
     settings_help(all ? config_settings() : line->own, 0, &b);
     settings_help(all ? line->own : config_settings(), line->config_only, &b);
     if (all) {
-        buf_puts(&b, "\nSettings can also come from the environment: --max-waiting is INFERD_MAX_WAITING.\n");
+        buf_puts(&b, "\nSettings can also come from the environment: --max-waiting is INFERD_MAX_WAITING.\n"
+                     "Those marked (reload) are read again on SIGHUP, with the model kept in memory.\n");
     }
     if (!b.failed) {
         fputs(b.data, stdout);
@@ -61,14 +62,19 @@ static int set_model(struct config *c, const struct options *flags, struct error
     return setting_set(row, c, "the model", flags->operands[0], err);
 }
 
+int cmd_config_again(const struct command_line *line, const struct options *flags, struct config *out,
+                     struct buf *warnings, struct error *err) {
+    if (config_load(out, flags, environ, warnings, err) != 0) {
+        return -1;
+    }
+    return line->model_operand && flags->n_operands > 0 ? set_model(out, flags, err) : 0;
+}
+
 /* File, environment, flags; *c is initialised. */
 static int load_config(const struct command_line *line, struct config *c, const struct options *flags,
                        struct error *err) {
     struct buf warnings = BUF_INIT;
-    int r = config_load(c, flags, environ, &warnings, err);
-    if (r == 0 && line->model_operand && flags->n_operands > 0) {
-        r = set_model(c, flags, err);
-    }
+    int r = cmd_config_again(line, flags, c, &warnings, err);
     if (r == 0) {
         log_set_level(config_log_level(c));
         log_set_format(line->config_only == 0 ? config_log_format(c) : LOG_FORMAT_TEXT);

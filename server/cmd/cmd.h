@@ -57,6 +57,9 @@ struct command_state {
     struct options flags;
 };
 bool cmd_begin(const struct command_line *line, int argc, char **argv, struct command_state *state, int *code);
+/* File, environment and flags once more, into an initialised *out; a sentence of `warnings` a line. */
+int cmd_config_again(const struct command_line *line, const struct options *flags, struct config *out,
+                     struct buf *warnings, struct error *err);
 void cmd_end(const struct command_line *line, struct command_state *state);
 
 /* Read a stream to its end. ERROR_IO, or ERROR_INVALID when there is more than `limit` bytes. */

@@ -78,7 +78,7 @@ static void roff_help(const struct setting *s, bool with_range) {
     } else if (s->type == SETTING_BOOL && with_range) {
         buf_printf(&text, "; true or false, default %s", s->initial);
     }
-    buf_putc(&text, '.');
+    buf_puts(&text, s->flags & SETTING_RELOAD ? "; read again on SIGHUP." : ".");
     if (!text.failed && !range.failed) {
         roff_line(text.data);
     }

@@ -1,6 +1,7 @@
 /* `inferd serve`: settings, checks, then the server until it has drained. */
 #include "cmd/cmd.h"
 #include "cmd/plan.h"
+#include "reload.h"
 #include "server.h"
 
 #include <inferd/log.h>
@@ -66,7 +67,17 @@ static void print_plan(const struct config *c) {
     free(a);
 }
 
-static int serve(const struct serve_options *o, const struct config *c, struct error *err) {
+struct again {
+    const struct command_line *line;
+    const struct options *flags;
+};
+
+static int reread(void *arg, struct config *out, struct buf *warnings, struct error *err) {
+    const struct again *a = arg;
+    return cmd_config_again(a->line, a->flags, out, warnings, err);
+}
+
+static int serve(const struct serve_options *o, const struct config *c, struct again *arg, struct error *err) {
     if (o->print_config) {
         return print_config(c, err);
     }
@@ -83,7 +94,7 @@ static int serve(const struct serve_options *o, const struct config *c, struct e
     if (config_null_warning(c)) {
         log_warn("%s", config_null_warning(c));
     }
-    return server_run(c, err);
+    return server_run(c, reread, arg, err);
 }
 
 int cmd_serve(int argc, char **argv) {
@@ -103,8 +114,10 @@ int cmd_serve(int argc, char **argv) {
         .model_operand = true,
     };
     struct command_state state;
+    struct again again = {&line, &state.flags};
     struct error err;
     int code;
+    reload_block_hangup(); /* first of all: it must not end a daemon that is starting */
     if (!cmd_begin(&line, argc, argv, &state, &code)) {
         return code;
     }
@@ -112,6 +125,7 @@ int cmd_serve(int argc, char **argv) {
     if (code == exit_code(ERROR_DOES_NOT_FIT)) {
         print_plan(&state.config);
     }
+    code = serve(&o, &state.config, &again, &err) == 0 ? 0 : cmd_fail(&err);
     cmd_end(&line, &state);
     return code;
 }

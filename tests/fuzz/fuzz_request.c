@@ -8,7 +8,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size == 0) {
         return 0;
     }
-    const struct params_limits limits = {.model = "m", .vocab_size = 1000, .max_n = 8, .strict = data[0] & 4};
+    static const char *const names[] = {"m", "alias"};
+    const struct params_limits limits = {.models = names, .n_models = 2, .vocab_size = 1000, .max_n = 8, .strict = data[0] & 4};
     struct request_params p;
     struct error err = {0};
     enum params_where w = where[data[0] & 3];

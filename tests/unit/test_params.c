@@ -8,8 +8,9 @@
 #define CHAT "\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]"
 #define COMPLETION "\"model\":\"m\",\"prompt\":\"hi\""
 
-static const struct params_limits limits = {.model = "m", .vocab_size = 100, .max_n = 8};
-static const struct params_limits strict = {.model = "m", .vocab_size = 100, .max_n = 8, .strict = true};
+static const char *const names[] = {"m", "alias"};
+static const struct params_limits limits = {.models = names, .n_models = 2, .vocab_size = 100, .max_n = 8};
+static const struct params_limits strict = {.models = names, .n_models = 2, .vocab_size = 100, .max_n = 8, .strict = true};
 
 static int parse_with(const struct params_limits *l, enum params_where where, const char *fields,
                       struct request_params *p, struct error *err) {
