@@ -87,6 +87,15 @@ static int check_priority(const struct request *r, struct error *err) {
                                  r->policy->config.scheduling);
 }
 
+/* What the operator's limit cannot give is refused; the most that is asked for is cut to it. */
+static int check_min_tokens(const struct request *r, struct error *err) {
+    size_t limit = r->policy->config.max_tokens_limit;
+    return limit == 0 || (size_t)r->params.min_tokens <= limit
+               ? 0
+               : error_set_param(err, ERROR_INVALID, "min_tokens", "min_tokens must be at most %zu: no answer here has more tokens",
+                                 limit);
+}
+
 /* On a worker: the body. */
 static void parse(void *arg) {
     struct request *r = arg;
@@ -106,7 +115,7 @@ static void parse(void *arg) {
     }
     r->prepare_failed =
         params_parse(r->body.data ? r->body.data : "", r->body.len, r->api->where, &limits, &r->params, &r->error) ||
-        check_priority(r, &r->error) ||
+        check_priority(r, &r->error) || check_min_tokens(r, &r->error) ||
         params_encode_bad_words(&r->params, s->text, &r->error) ||
         auth_cache_salt(&r->who, r->params.cache_salt, r->cache_salt, &r->error);
     size_t most = config->max_waiting + config->max_sequences;
