@@ -121,11 +121,10 @@ int cmd_serve(int argc, char **argv) {
     if (!cmd_begin(&line, argc, argv, &state, &code)) {
         return code;
     }
-    code = serve(&o, &state.config, &err) == 0 ? 0 : cmd_fail(&err);
+    code = serve(&o, &state.config, &again, &err) == 0 ? 0 : cmd_fail(&err);
     if (code == exit_code(ERROR_DOES_NOT_FIT)) {
         print_plan(&state.config);
     }
-    code = serve(&o, &state.config, &again, &err) == 0 ? 0 : cmd_fail(&err);
     cmd_end(&line, &state);
     return code;
 }
