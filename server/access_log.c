@@ -136,7 +136,7 @@ void access_write_request(const struct request *r) {
     add_head(&f, &r->access);
     add_text(&f, "finish", ending(r, reasons));
     add_text(&f, "response_id", r->id);
-    add_text(&f, "model", r->n_choices > 0 ? r->server->model : "");
+    add_text(&f, "model", r->n_choices > 0 ? r->model : "");
     if (r->n_choices > 0) {
         struct request_usage u = request_usage(r);
         add_count(&f, "prompt_tokens", u.prompt);
