@@ -3,6 +3,7 @@
 #include "listener.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <inferd/engine.h>
 #include <stdio.h>
 #include <string.h>
@@ -83,11 +84,33 @@ static bool answers(const struct listen_address *a) {
     return yes;
 }
 
+/* Without making or removing a file: can one be made where it belongs? */
+static void check_unix_socket(struct doctor *d, const struct listen_address *a, const char *name) {
+    char folder[sizeof a->at.local.sun_path + 1];
+    snprintf(folder, sizeof folder, "%s", a->at.local.sun_path);
+    char *slash = strrchr(folder, '/');
+    if (slash) {
+        slash[slash == folder] = '\0';
+    }
+    if (answers(a)) {
+        doctor_add(d, DOCTOR_OK, "address", NULL, "%s is taken, by a server that answers /livez", name);
+    } else if (access(slash ? folder : ".", W_OK | X_OK) != 0) {
+        doctor_add(d, DOCTOR_FAULT, "address", "RuntimeDirectory=inferd in the unit makes /run/inferd for it",
+                   "%s: no file can be made in %s: %s", name, slash ? folder : "this folder", strerror(errno));
+    } else {
+        doctor_add(d, DOCTOR_OK, "address", NULL, "%s can be made", name);
+    }
+}
+
 static void check_address(struct doctor *d, const struct listen_address *a, const struct listen_plan *plan) {
     struct listener l;
     struct error err;
     char name[LISTEN_NAME_MAX];
     listen_address_print(a, name);
+    if (a->at.any.sa_family == AF_UNIX) {
+        check_unix_socket(d, a, name);
+        return;
+    }
     if (listener_open(a, plan->v6_only, plan->mode, &l, &err) == 0) {
         listener_close(&l);
         doctor_add(d, DOCTOR_OK, "address", NULL, "%s is free", name);

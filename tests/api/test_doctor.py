@@ -61,6 +61,16 @@ def test_addresses(daemon):
     assert checks["address"][0][:2] == ("ok", f"127.0.0.1:{daemon.port} is taken, by a server that answers /livez")
 
 
+def test_unix_sockets(fake, tmp_path):
+    checks = doctor("--host", f"unix:{tmp_path}/new.sock")
+    assert checks["address"] == [("ok", f"unix:{tmp_path}/new.sock can be made", None)] and os.listdir(tmp_path) == ["fake.gguf"]
+    checks = doctor("--host", f"unix:{tmp_path}/no/new.sock", code=1)
+    assert checks["address"][0][:2] == ("fault", f"unix:{tmp_path}/no/new.sock: no file can be made in {tmp_path}/no: No such file or directory")
+    fake(host=f"unix:{tmp_path}/live.sock,127.0.0.1")
+    checks = doctor("--host", f"unix:{tmp_path}/live.sock", "--admin-listen", f"unix:{tmp_path}/admin.sock")
+    assert [c[1].partition(" ")[2] for c in checks["address"]] == ["is taken, by a server that answers /livez", "can be made"]
+
+
 def test_settings_and_model(tmp_path):
     assert doctor("--kv-block-size", "24", code=1)["settings"][0][:2] == ("fault", "kv_block_size must be a power of two, not 24")
     broken = tmp_path / "broken.gguf"

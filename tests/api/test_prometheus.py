@@ -12,7 +12,7 @@ import urllib.request
 import exposition
 import prometheus
 import pytest
-from conftest import ROOT, SLOW, free_port, wait_for
+from conftest import INFERD, ROOT, SLOW, free_port, wait_for
 from faults import BUILD, write_tiny_model
 from test_metrics import check_identity, family, total
 
@@ -250,9 +250,20 @@ def test_the_board_can_be_read(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def make_keys(path, **scopes):
+    """A keys file, and the keys by name."""
+    made = {name: json.loads(subprocess.run([INFERD, "key", name, "--json", "--scopes", scope], capture_output=True, check=True).stdout)
+            for name, scope in scopes.items()}
+    path.write_text("".join(m["lines"] for m in made.values()))
+    return {name: m["key"] for name, m in made.items()}
+
+
 @needs_gpu
 def test_boards_and_rules_name_what_there_is(tiny, tmp_path):
-    page = exposition.check(with_gpu(tiny, tmp_path / "orders").get("/metrics").body.decode())
+    keys = make_keys(tmp_path / "keys", prometheus="metrics")
+    d = with_gpu(tiny, tmp_path / "orders", api_keys_file=str(tmp_path / "keys"))
+    d.key = keys["prometheus"]
+    page = exposition.check(d.get("/metrics").body.decode())
     there = {name for _, samples in page.values() for name, _, _ in samples}
     names = {n for q in board_queries() + rule_queries() for n in METRIC_NAME.findall(q)}
     assert len(names) > 50 and names <= there, names - there
@@ -267,12 +278,12 @@ def test_boards_and_rules_name_what_there_is(tiny, tmp_path):
 # --- a real one
 
 class Prometheus:
-    def __init__(self, folder, target):
+    def __init__(self, folder, target, key):
         self.port = free_port()
         config = folder / "prometheus.yml"
         config.write_text(json.dumps({
             "global": {"scrape_interval": "500ms", "scrape_timeout": "500ms", "evaluation_interval": "500ms"}, "rule_files": [RULES],
-            "scrape_configs": [{"job_name": "inferd", "static_configs": [{"targets": [f"127.0.0.1:{target}"]}]}]}))
+            "scrape_configs": [{"job_name": "inferd", "authorization": {"credentials": key}, "static_configs": [{"targets": [f"127.0.0.1:{target}"]}]}]}))
         self.log = open(folder / "prometheus.log", "wb")
         self.process = subprocess.Popen(
             [prometheus.program("prometheus"), f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}",
@@ -295,9 +306,13 @@ class Prometheus:
 
 
 def test_a_real_prometheus(start, tmp_path):
-    """It scrapes during load; rules evaluate, the target is up, and what it keeps is what the page says."""
-    d = start(model=write_tiny_model(tmp_path / "tiny.gguf"), device="null", max_model_len=None, null_step_time="5ms", max_sequences=4)
-    server = Prometheus(tmp_path, d.port)
+    """It scrapes during load, with a key for that alone; rules evaluate, the target is up, and what it keeps is what the page says."""
+    keys = make_keys(tmp_path / "keys", prometheus="metrics", client="infer")
+    d = start(model=write_tiny_model(tmp_path / "tiny.gguf"), device="null", max_model_len=None, null_step_time="5ms", max_sequences=4,
+              api_keys_file=str(tmp_path / "keys"))
+    d.key = keys["client"]
+    assert d.get("/metrics").status == 403
+    server = Prometheus(tmp_path, d.port, keys["prometheus"])
     over = threading.Event()
 
     def load():
@@ -327,6 +342,7 @@ def test_a_real_prometheus(start, tmp_path):
         over.set()
         for t in threads:
             t.join()
+        d.key = keys["prometheus"]
         d.wait_idle()
         page = {k: v for k, v in d.metrics().items() if not k[0].startswith("process_")}
 
