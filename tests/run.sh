@@ -191,13 +191,14 @@ sanitized_and_fuzzed() {
     run_native build-asan ' (asan, ubsan)' --timeout-multiplier 8 --no-suite borders --no-suite bootstrap --no-suite golden_models --no-suite gpu-static
 
     # another compiler's warnings and code
-    CC=clang CXX=clang++ configure build-clang --buildtype debug -Dcuda=disabled
+    CC=clang CXX=clang++ configure build-clang --buildtype debug -Dcuda=disabled "${lines_only[@]}"
     compile build-clang
     run_native build-clang ' (clang, debug)' --timeout-multiplier 8 --suite unit
 
     # races: the programs with a plain main (Debian's Criterion does not start under the thread sanitizer)
     configure build-tsan --buildtype debugoptimized -Db_sanitize=thread -Db_lundef=false -Dfault_hooks=true "${lines_only[@]}"
-    run_native build-tsan ' (tsan)' --timeout-multiplier 8 --suite ops --suite engine
+    # of the engine's those in which threads meet: what the others add happens on the engine's alone
+    run_native build-tsan ' (tsan)' --timeout-multiplier 8 ops engine fork pressure sampling quantize null
     compile build-tsan inferd tests/engine/write_tiny_model
     run_aborts build-tsan ' (tsan)' 2000 100
 

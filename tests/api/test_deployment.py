@@ -3,12 +3,12 @@
 import glob
 import os
 import re
-import shutil
 import subprocess
 
 import pytest
 import yaml
 from conftest import INFERD
+from prometheus import program
 
 TOP = os.path.join(os.path.dirname(__file__), "..", "..")
 DOCKER = os.path.join(TOP, "docker")
@@ -173,8 +173,7 @@ def test_compose_mounts_what_exists():
     assert documents("prometheus.yml")[0]["rule_files"] == ["/etc/prometheus/rules.yml"]
 
 
-@pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is not installed")
 def test_prometheus_takes_its_configuration():
     path = os.path.join(DOCKER, "prometheus.yml")
-    r = subprocess.run(["promtool", "check", "config", "--syntax-only", path], capture_output=True, text=True)
+    r = subprocess.run([program("promtool"), "check", "config", "--syntax-only", path], capture_output=True, text=True)
     assert r.returncode == 0, r.stdout + r.stderr
