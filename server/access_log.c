@@ -86,8 +86,7 @@ void access_write(enum log_level level, const struct access *a) {
 
 /* ---- of the model's answers ---------------------------------------------------------------------------------- */
 
-/* How it ended: for an answer that is whole, the reasons of its choices, each once. */
-static const char *ending(const struct request *r, char out[64]) {
+const char *access_ending(const struct request *r, char out[ACCESS_ENDING_MAX]) {
     if (r->expired) {
         return "deadline";
     }
@@ -129,12 +128,12 @@ static void add_phases(struct fields *f, const struct request *r) {
 
 void access_write_request(const struct request *r) {
     struct fields f = {.n = 0};
-    char reasons[64];
+    char reasons[ACCESS_ENDING_MAX];
     if (!access_wanted(LOG_LEVEL_INFO)) {
         return;
     }
     add_head(&f, &r->access);
-    add_text(&f, "finish", ending(r, reasons));
+    add_text(&f, "finish", access_ending(r, reasons));
     add_text(&f, "response_id", r->id);
     add_text(&f, "model", r->n_choices > 0 ? r->model : "");
     if (r->n_choices > 0) {

@@ -32,6 +32,9 @@ bool access_wanted(enum log_level level);
 /* At the end of the exchange. */
 void access_take(const struct exchange *x, const char *route, struct access *out);
 void access_write(enum log_level level, const struct access *a);
+/* How a request ended, in a word or, for a whole answer, the reasons of its choices: "stop,length". */
+#define ACCESS_ENDING_MAX 64
+const char *access_ending(const struct request *r, char out[ACCESS_ENDING_MAX]);
 /* When nothing of the request is left but what is counted; r->access was taken. */
 void access_write_request(const struct request *r);
 

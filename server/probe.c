@@ -1,6 +1,7 @@
 #include "probe.h"
 
 #include "api_common.h"
+#include "content_log.h"
 #include "config.h"
 #include "gpu_monitor.h"
 #include "http.h"
@@ -37,7 +38,7 @@ void probe_metrics(struct server *s, struct exchange *x) {
     size_t running, waiting;
     struct buf body = BUF_INIT;
     requests_count(s, &running, &waiting);
-    s->metrics.log_lost = log_lost();
+    s->metrics.log_lost = log_lost() + content_log_lost(s->content_log);
     struct metrics_view view = {
         .running = (double)running,
         .waiting = (double)waiting,

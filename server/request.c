@@ -2,6 +2,7 @@
 
 #include "api_common.h"
 #include "config.h"
+#include "content_log.h"
 #include "http.h"
 #include "loop.h"
 #include "request_parts.h"
@@ -63,6 +64,14 @@ static void leave_key(struct request *r) {
     r->prompt_charged = r->prompt_computed;
 }
 
+void request_free_body(struct request *r) {
+    buf_free(&r->body);
+    if (r->server->http) { /* not at the very end */
+        http_body_freed(r->server->http, r->body_len);
+    }
+    r->body_len = 0;
+}
+
 static void request_free(struct request *r) {
     leave_key(r);
     key_release(r->key);
@@ -71,6 +80,7 @@ static void request_free(struct request *r) {
     deadline_release(&r->server->deadlines, &r->deadline);
     for (size_t i = 0; i < r->n_choices; i++) {
         buf_free(&r->choices[i].text);
+        buf_free(&r->choices[i].content);
         logprobs_free(&r->choices[i].logprobs);
         logprobs_free(&r->choices[i].prompt_logprobs);
     }
@@ -81,7 +91,7 @@ static void request_free(struct request *r) {
     free(r->choices);
     free(r->prompts);
     params_free(&r->params);
-    buf_free(&r->body);
+    request_free_body(r);
     buf_free(&r->chunk_head);
     free(r);
 }
@@ -139,6 +149,9 @@ void request_settle(struct request *r) {
     if (!r->exchange && r->phase == REQUEST_ENDED) {
         if (r->access.arrived_ns) {
             access_write_request(r);
+            if (s->content_log) {
+                content_log_request(r);
+            }
         }
         request_free(r);
         server_request_ended(s);

@@ -54,6 +54,7 @@ struct choice {
     enum finish_reason finish;
     int32_t stop_index, stop_token;
     uint32_t completion_tokens, cached_tokens;
+    struct buf content; /* all of its text, where there is a content log */
 };
 
 /* What differs between chat and completions. */

@@ -111,6 +111,9 @@ static int take_text(struct request *r, struct choice *c, const struct engine_ev
         return -1;
     }
     buf_append(&c->text, e->text, e->text_len);
+    if (r->server->content_log) {
+        buf_append(&c->content, e->text, e->text_len);
+    }
     c->shown += e->text_len;
     return c->text.failed ? error_memory(err) : 0;
 }

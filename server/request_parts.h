@@ -23,6 +23,8 @@ static inline bool request_echoes_logprobs(const struct request *r) {
     return r->params.echo && r->params.top_logprobs >= 0;
 }
 
+/* The body was used: HTTP has room for another. */
+void request_free_body(struct request *r);
 /* Count the end, once: by the worst of what happened to it. */
 void request_account(struct request *r);
 /* Called after everything that may have been the last: counts the end when nothing runs, frees when nothing refers. */

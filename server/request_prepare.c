@@ -132,7 +132,9 @@ static void tokenise(void *arg) {
     if (!r->unwanted) {
         r->prepare_failed = r->api->prepare(r, &r->error) || alloc_choices(r, &r->error);
     }
-    buf_free(&r->body); /* params' strings live in its tree; messages were rendered */
+    if (!r->server->content_log) {
+        buf_free(&r->body); /* params' strings live in its tree; messages were rendered */
+    }
 }
 
 int request_go_on(struct request *r, size_t prompt_bytes, struct error *err) {
@@ -297,17 +299,9 @@ static void submit(struct request *r) {
     params_drop_input(&r->params);
 }
 
-static void free_body(struct request *r) {
-    buf_free(&r->body);
-    if (r->server->http) { /* not at the very end */
-        http_body_freed(r->server->http, r->body_len);
-    }
-    r->body_len = 0;
-}
-
 static void reject(struct request *r, const struct error *err) {
     struct api_error e = api_error_of(err);
-    free_body(r);
+    request_free_body(r);
     request_reject(r, &e);
 }
 
@@ -316,7 +310,7 @@ static bool goes_on(struct request *r) {
     struct error err;
     r->preparing = false;
     if (r->unwanted) {
-        free_body(r);
+        request_free_body(r);
         request_settle(r);
     } else if (r->prepare_failed) {
         reject(r, &r->error);
@@ -328,7 +322,7 @@ static bool goes_on(struct request *r) {
         if (!request_expired_by_now(r)) {
             return true;
         }
-        free_body(r);
+        request_free_body(r);
     }
     return false;
 }
@@ -336,7 +330,9 @@ static bool goes_on(struct request *r) {
 static void tokenised(void *arg) {
     struct request *r = arg;
     if (goes_on(r)) {
-        free_body(r);
+        if (!r->server->content_log) {
+            request_free_body(r);
+        }
         submit(r);
     }
 }

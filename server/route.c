@@ -269,10 +269,10 @@ static void log_answer(struct server *s, const struct exchange *x) {
     const struct route *r = route_of(s, x);
     bool known = r && (allows(r, exchange_method(x)) || exchange_method(x) == HTTP_OPTIONS);
     enum log_level level = known && (r->flags & ROUTE_PROBE) ? LOG_LEVEL_DEBUG : LOG_LEVEL_INFO;
-    if (!access_wanted(level)) {
+    struct request *request = r && r->api ? exchange_app(x) : NULL;
+    if (!access_wanted(level) && !(request && s->content_log)) {
         return;
     }
-    struct request *request = r && r->api ? exchange_app(x) : NULL;
     struct access a;
     access_take(x, known ? r->path : "other", &a);
     if (request) {

@@ -1,6 +1,7 @@
 #include "server.h"
 
 #include "config.h"
+#include "content_log.h"
 #include "crash.h"
 #include "doors.h"
 #include "gpu_library.h"
@@ -292,8 +293,13 @@ static int open_all(struct server *s, struct load *load, struct error *err) {
     if (strncmp(s->config->device, "cuda", 4) == 0) {
         watch_gpu(s);
     }
-    if (load_keys(s, err) || loop_open(&s->loop, err) || supervision_open(s, err)) {
+    const struct config *c = s->config;
+    if (load_keys(s, err) || (c->content_log[0] && content_log_open(c->content_log, c->content_log_max, &s->content_log, err)) ||
+        loop_open(&s->loop, err) || supervision_open(s, err)) {
         return -1;
+    }
+    if (s->content_log) {
+        log_warn("what clients ask and are answered is written to %s (content_log)", c->content_log);
     }
     loop_on_wake(s->loop, on_wake, s);
     return loop_on_signal(s->loop, SIGTERM, on_terminate, s, err) ||
@@ -337,6 +343,7 @@ static void close_all(struct server *s, struct load *load) {
     buf_free(&s->events);
     policy_release(load->policy);
     policy_release(s->policy);
+    content_log_close(s->content_log);
 }
 
 int server_run(const struct config *config, settings_reader *reread, void *arg, struct error *err) {

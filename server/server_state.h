@@ -17,6 +17,7 @@
 #include <stdint.h>
 
 struct config;
+struct content_log;
 struct exchange;
 struct gpu_monitor;
 struct http;
@@ -31,6 +32,7 @@ struct server {
     struct policy *policy;       /* what others read is held by whoever they work for */
     struct loop *loop;
     struct http *http;
+    struct content_log *content_log; /* NULL: content is written nowhere */
     bool has_admin_door; /* which has the metrics; else they are where everything is */
     struct key_ring keys;
     struct metrics metrics;

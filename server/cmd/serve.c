@@ -97,6 +97,15 @@ static int serve(const struct serve_options *o, const struct config *c, struct a
     return server_run(c, reread, arg, err);
 }
 
+/* Why it ended, as a line of the log where that is for programs to read. */
+static int fail(const struct error *err) {
+    if (log_get_format() == LOG_FORMAT_TEXT) {
+        return cmd_fail(err);
+    }
+    log_error("%s", err->message);
+    return exit_code(err->code);
+}
+
 int cmd_serve(int argc, char **argv) {
     struct serve_options o;
     const struct command_line line = {
@@ -121,7 +130,7 @@ int cmd_serve(int argc, char **argv) {
     if (!cmd_begin(&line, argc, argv, &state, &code)) {
         return code;
     }
-    code = serve(&o, &state.config, &again, &err) == 0 ? 0 : cmd_fail(&err);
+    code = serve(&o, &state.config, &again, &err) == 0 ? 0 : fail(&err);
     if (code == exit_code(ERROR_DOES_NOT_FIT)) {
         print_plan(&state.config);
     }

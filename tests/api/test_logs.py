@@ -274,3 +274,12 @@ def test_the_journal_gets_entries_with_fields(tmp_path):
         thread.join(5)
         if made:
             os.removedirs(os.path.dirname(JOURNAL))
+
+
+def test_why_a_start_failed_is_a_line_of_the_log_too(tmp_path):
+    model = tmp_path / "broken.gguf"
+    model.write_bytes(b"GGUF" + b"\xff" * 100)
+    done = subprocess.run([INFERD, "serve", str(model), "--port=0", "--log-format=json"], capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 78
+    last = [json.loads(line) for line in done.stderr.splitlines()][-1]
+    assert last["level"] == "error" and "broken.gguf" in last["message"]
