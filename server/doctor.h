@@ -41,7 +41,7 @@ bool doctor_read_line(const struct doctor *d, const char *path, char *out, size_
 /* ---- the system (doctor_system.c) ---- */
 
 void doctor_check_cpu(struct doctor *d, const struct config *c);
-void doctor_check_memory(struct doctor *d, size_t model_bytes); /* 0: no model is named */
+void doctor_check_memory(struct doctor *d, size_t model_bytes); /* 0: none, or it lies elsewhere */
 void doctor_check_huge_pages(struct doctor *d);
 void doctor_check_shm(struct doctor *d);
 void doctor_check_cgroup(struct doctor *d, size_t model_bytes); /* version 2 */

@@ -31,15 +31,16 @@ static void examine(struct doctor *d, const struct config *c) {
     getrlimit(RLIMIT_NOFILE, &nofile);
     getrlimit(RLIMIT_MEMLOCK, &memlock);
     doctor_check_settings(d, c);
+    bool gpu = doctor_gpu_wish(c) == DOCTOR_GPU_WANTED;
     size_t bytes = doctor_check_model(d, c);
+    bytes = gpu ? 0 : bytes; /* that are to lie in this machine's memory */
     doctor_check_addresses(d, c);
     doctor_check_cpu(d, c);
     doctor_check_memory(d, bytes);
     doctor_check_cgroup(d, bytes);
     doctor_check_huge_pages(d);
     doctor_check_shm(d);
-    doctor_check_limits(d, c->max_connections + DESCRIPTORS_BESIDES, nofile.rlim_max, memlock.rlim_cur,
-                        doctor_gpu_wish(c) == DOCTOR_GPU_WANTED);
+    doctor_check_limits(d, c->max_connections + DESCRIPTORS_BESIDES, nofile.rlim_max, memlock.rlim_cur, gpu);
     doctor_check_clock(d, time(NULL), clock_is_kept());
     doctor_check_libmicrohttpd(d, http_library_version());
     doctor_check_gpu(d, c, GPU_LIBRARY, GPU_SECONDS);
