@@ -72,7 +72,7 @@ static bool all_are_here(const struct scheduler *sch, const struct ahead_rows *r
     for (size_t i = 0; i < rows->n; i++) {
         n_live += rows->sequences[i] != NULL;
     }
-    return n_live == sch->n_running && (sch->n_waiting == 0 || sch->n_running == sch->max_sequences);
+    return n_live == sch->n_running && !scheduler_could_admit(sch);
 }
 
 /* The choice behind a token that nobody knows yet. */

@@ -5,8 +5,8 @@
  * for.
  *
  * A step goes ahead when all that runs is in the one before, one row each, when each choice is known without that
- * step's tokens (no penalties, no drafts), when nobody who waits could be admitted, and when each sequence has a block
- * for one token more. A sequence that ends with the step before, at a stop or because it was cancelled, has a row too
+ * step's tokens (no penalties, no drafts), when nobody who waits could be admitted (for want of a place, or of KV: who
+ * gets them when a sequence ends is admitted a step later), and when each sequence has a block for one token more. A sequence that ends with the step before, at a stop or because it was cancelled, has a row too
  * many in it: that result is passed over. Its blocks go back at once: whoever gets them writes to them in a later step,
  * and steps follow one another on the device.
  *

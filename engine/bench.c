@@ -25,6 +25,7 @@ struct bench {
     size_t measured;        /* of the model in memory */
     size_t blocks_a_stream; /* of the case that runs */
     int32_t *tokens;        /* [max_sequences] the last of each stream */
+    struct choice_row *choices; /* [max_sequences] of a device that chooses by itself */
     int32_t *kept;          /* [max_sequences] tokens of each stream in KV, in this case */
     uint64_t random;
     uint64_t sampling_ns;
@@ -46,7 +47,7 @@ static int plan_cases(const struct bench_config *config, struct engine_config *c
     for (size_t i = 0; i < config->n_cases; i++) {
         const struct bench_case *x = &config->cases[i];
         size_t n = case_length(x), kv;
-        if (x->streams == 0 || x->context == 0 || (x->kind == BENCH_DECODE && x->steps == 0) || x->streams > 65536 ||
+        if (x->streams == 0 || x->context == 0 || (x->kind == BENCH_DECODE && x->steps == 0) || x->streams > ENGINE_MAX_SEQUENCES ||
             n > (size_t)1 << 24) {
             return error_set(err, ERROR_INVALID, "streams, contexts and steps must be 1 at least, and no more than a machine holds");
         }
@@ -113,6 +114,7 @@ static int open_all(struct bench *b, const struct bench_config *config, struct e
             return -1;
         }
         c.model = path;
+        c.cuda_graphs &= b->measured == b->n_layers; /* what is recorded does not hear of fewer layers */
     }
     int rc = runner_open_within(&b->runner, &c, 0, available, err);
     if (fd >= 0) {
@@ -129,8 +131,12 @@ static int open_all(struct bench *b, const struct bench_config *config, struct e
     b->block_size = c.kv_block_size;
     b->tokens = calloc(r->max_sequences, sizeof *b->tokens);
     b->kept = calloc(r->max_sequences, sizeof *b->kept);
-    if (!b->tokens || !b->kept) {
+    b->choices = calloc(r->max_sequences, sizeof *b->choices);
+    if (!b->tokens || !b->kept || !b->choices) {
         return error_memory(err);
+    }
+    for (size_t i = 0; i < r->max_sequences; i++) {
+        b->choices[i] = (struct choice_row){.logits_row = i, .repetition_penalty = 1, .greedy = true, .min_keep = 1};
     }
     return sampler_init(&b->sampler, r->decoder.config.vocab_size, r->kv.max_model_len, err);
 }
@@ -158,6 +164,7 @@ void bench_close(struct bench *b) {
         runner_close(&b->runner);
         free(b->tokens);
         free(b->kept);
+        free(b->choices);
         free(b);
     }
 }
@@ -288,9 +295,37 @@ static void batch_add(struct bench *b, size_t stream, size_t n, const int32_t *t
     }
 }
 
+/* Queue the batch and the choice of its tokens; `fed`: it takes its own from the choice before. */
+static int batch_queue(struct bench *b, bool fed, struct bench_result *result, struct error *err) {
+    struct runner *r = &b->runner;
+    size_t vocab = r->decoder.config.vocab_size;
+    if (result) {
+        count_step(b, result);
+    }
+    return runner_start(r, &r->batch, fed, err) < 0
+               ? -1
+               : r->ops->choose(r->backend, r->decoder.logits, vocab, vocab, b->choices, r->batch.n_logits, err);
+}
+
+/* The tokens of the oldest choice that was not taken. */
+static int batch_take(struct bench *b, int32_t *out, size_t n, struct error *err) {
+    if (b->runner.ops->chosen(b->runner.backend, out, n, err) < 0) {
+        return -1;
+    }
+    for (size_t i = 0; i < n; i++) {
+        if (out[i] < 0) {
+            return error_set(err, ERROR_MODEL, "the model computes values that are not finite numbers");
+        }
+    }
+    return 0;
+}
+
 /* Run the batch; out[i] = the token behind its i-th row of logits. */
 static int batch_run(struct bench *b, int32_t *out, struct bench_result *result, struct error *err) {
     struct runner *r = &b->runner;
+    if (r->ops->choose) {
+        return batch_queue(b, false, result, err) < 0 ? -1 : batch_take(b, out, r->batch.n_logits, err);
+    }
     if (result) {
         count_step(b, result);
     }
@@ -362,7 +397,25 @@ static int copy_streams(struct bench *b, size_t streams, size_t context, struct 
     return 0;
 }
 
+/* A step ahead, as the engine does where the device chooses: the next one is queued before the tokens are there. */
+static int decode_ahead(struct bench *b, const struct bench_case *c, struct bench_result *result, struct error *err) {
+    for (size_t step = 0; step < c->steps; step++) {
+        batch_begin(b);
+        for (size_t s = 0; s < c->streams; s++) {
+            int32_t fed = -1 - (int32_t)s;
+            batch_add(b, s, 1, step > 0 ? &fed : &b->tokens[s], true);
+        }
+        if (batch_queue(b, step > 0, result, err) < 0 || (step > 0 && batch_take(b, b->tokens, c->streams, err) < 0)) {
+            return -1;
+        }
+    }
+    return batch_take(b, b->tokens, c->streams, err);
+}
+
 static int decode(struct bench *b, const struct bench_case *c, struct bench_result *result, struct error *err) {
+    if (b->runner.ops->choose) {
+        return decode_ahead(b, c, result, err);
+    }
     for (size_t step = 0; step < c->steps; step++) {
         batch_begin(b);
         for (size_t s = 0; s < c->streams; s++) {
@@ -381,6 +434,9 @@ static int time_case(struct bench *b, const struct bench_case *c, double *took, 
     struct runner *r = &b->runner;
     b->blocks_a_stream = round_up(case_length(c), b->block_size) / b->block_size;
     if (c->kind == BENCH_DECODE && (prefill(b, 1, c->context, NULL, err) < 0 || copy_streams(b, c->streams, c->context, err) < 0)) {
+        return -1;
+    }
+    if (r->ops->sync(r->backend, err) < 0) {
         return -1;
     }
     if (profile && r->ops->profile(r->backend, true, NULL, err) < 0) {

@@ -38,7 +38,7 @@ _Static_assert(ENGINE_EVENT_TEXT >= DETOKENIZER_MAX_OUT + ENGINE_MAX_STOP_LEN,
 struct counters {
     atomic_uint_fast64_t running, kv_blocks_used, kv_blocks_cached;
     atomic_uint_fast64_t drafts, drafted_tokens, accepted_at[ENGINE_MAX_SPECULATIVE];
-    atomic_uint_fast64_t prompt_tokens, generation_tokens, queried_tokens, cached_tokens, steps, preemptions, forks,
+    atomic_uint_fast64_t prompt_tokens, generation_tokens, queried_tokens, cached_tokens, steps, steps_ahead, preemptions, forks,
         nonfinite_logits, last_step_ns;
 };
 
@@ -498,6 +498,7 @@ static void finish_under_way(struct engine *e) {
     }
     ahead_turn(&e->ahead);
     if (n_tokens > 0) { /* not all have ended meanwhile */
+        count(&e->counters.steps_ahead, 1);
         end_step(e, n_tokens, n_tokens, began, computed); /* a token each */
     }
 }
@@ -545,7 +546,7 @@ static int check_config(const struct engine_config *c, struct error *err) {
     } sizes[] = {
         {"threads", c->threads, 0, 4096},
         {"max_model_len", c->max_model_len, 0, (size_t)1 << 27},
-        {"max_sequences", c->max_sequences, 1, 65536},
+        {"max_sequences", c->max_sequences, 1, ENGINE_MAX_SEQUENCES},
         {"max_batched_tokens", c->max_batched_tokens, 1, 65536},
         {"max_waiting", c->max_waiting, 0, 1000000},
         {"max_waiting_tokens", c->max_waiting_tokens, 0, (size_t)1 << 40},
@@ -862,6 +863,7 @@ void engine_get_stats(const struct engine *e, struct engine_stats *out) {
         .prefix_cache_queries = atomic_load_explicit(&c->queried_tokens, memory_order_relaxed),
         .cached_tokens = atomic_load_explicit(&c->cached_tokens, memory_order_relaxed),
         .steps = atomic_load_explicit(&c->steps, memory_order_relaxed),
+        .steps_ahead = atomic_load_explicit(&c->steps_ahead, memory_order_relaxed),
         .preemptions = atomic_load_explicit(&c->preemptions, memory_order_relaxed),
         .forks = atomic_load_explicit(&c->forks, memory_order_relaxed),
         .nonfinite_logits = atomic_load_explicit(&c->nonfinite_logits, memory_order_relaxed),

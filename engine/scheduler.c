@@ -284,16 +284,26 @@ static size_t blocks_soon(const struct scheduler *s, const struct sequence *seq)
     return kv_cache_blocks_for(s->kv, seq->n_tokens < seq->max_total ? seq->n_tokens + 1 : seq->n_tokens);
 }
 
+/* Shared with the parent that runs. */
+static size_t blocks_of_parent(const struct scheduler *s, const struct sequence *seq) {
+    return (seq->n_prompt - 1) / s->kv->block_size;
+}
+
+/* Are there blocks for a waiting sequence? *n_found lie in seq->blocks, of the prefix cache. */
+static bool has_room(const struct scheduler *s, struct sequence *seq, size_t *n_found) {
+    size_t n_idle = 0;
+    *n_found = seq->parent ? 0 : find_prefix(s, seq, &n_idle);
+    size_t shared = seq->parent ? blocks_of_parent(s, seq) : *n_found;
+    return blocks_soon(s, seq) - shared + n_idle <= s->kv->n_free;
+}
+
 /*
  * The same from a parent that runs: all blocks of the prompt but the one with its last token, which is computed once
  * more for its logits, into a copy.
  */
-static bool share_parents_blocks(struct scheduler *s, struct sequence *seq) {
+static void share_parents_blocks(struct scheduler *s, struct sequence *seq) {
     const struct sequence *parent = seq->parent;
-    size_t size = s->kv->block_size, last = (seq->n_prompt - 1) / size;
-    if (blocks_soon(s, seq) - last > s->kv->n_free) {
-        return false;
-    }
+    size_t size = s->kv->block_size, last = blocks_of_parent(s, seq);
     share_blocks(s, seq, parent, last);
     bool taken = kv_cache_take(s->kv, seq->blocks + last, 1);
     assert(taken);
@@ -304,17 +314,17 @@ static bool share_parents_blocks(struct scheduler *s, struct sequence *seq) {
         copy_block(s, parent->blocks[last], seq->blocks[last]);
     }
     s->forks++;
-    return true;
 }
 
 /* Give a waiting sequence the blocks of all its tokens, found or fresh; false, and nothing changed, if too few are free. */
 static bool take_blocks(struct scheduler *s, struct sequence *seq) {
-    if (seq->parent) {
-        return share_parents_blocks(s, seq);
-    }
-    size_t n_idle, n_found = find_prefix(s, seq, &n_idle), need = kv_cache_blocks_for(s->kv, seq->n_tokens);
-    if (blocks_soon(s, seq) - n_found + n_idle > s->kv->n_free) {
+    size_t n_found, need = kv_cache_blocks_for(s->kv, seq->n_tokens);
+    if (!has_room(s, seq, &n_found)) {
         return false;
+    }
+    if (seq->parent) {
+        share_parents_blocks(s, seq);
+        return true;
     }
     for (size_t i = 0; i < n_found; i++) {
         kv_cache_share(s->kv, seq->blocks[i]);
@@ -336,6 +346,12 @@ static void count_prompt(struct scheduler *s, struct sequence *seq, size_t n_cac
     s->queried_tokens += looks ? seq->n_prompt : 0;
     s->cached_tokens += seq->n_cached;
     wait_queue_charge(&s->waiting, seq, WAIT_COST_PROMPT * (seq->n_prompt - n_cached));
+}
+
+bool scheduler_could_admit(const struct scheduler *s) {
+    struct sequence *next = s->n_running < s->max_sequences ? wait_queue_next(&s->waiting) : NULL;
+    size_t n_found;
+    return next && has_room(s, next, &n_found);
 }
 
 static void admit(struct scheduler *s) {

@@ -66,6 +66,8 @@ void scheduler_destroy(struct scheduler *s); /* nothing may wait or run */
 
 /* A new sequence. `parent` (NULL = none) is one that was added before and not removed; it is used if it can be. */
 void scheduler_add(struct scheduler *s, struct sequence *seq, struct sequence *parent);
+/* Whether the next step would admit somebody who waits, all else being equal. */
+bool scheduler_could_admit(const struct scheduler *s);
 void scheduler_schedule(struct scheduler *s); /* fills scheduled, n_scheduled, rows, copies */
 void scheduler_computed(struct scheduler *s); /* the step was run: n_computed of all advance, full blocks are published */
 /* The next child of a sequence whose prompt was computed in this step, RUNNING now; NULL when there is none (any more).

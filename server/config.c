@@ -84,7 +84,7 @@ static const struct setting rows[] = {
     {AT(prefix_cache), SETTING_BOOL, .initial = "true", .group = "KV memory", .flags = SETTING_ENGINE,
      .help = "keep computed tokens while there is room, so that prompts that begin alike are computed once"},
 
-    {AT(max_sequences), SETTING_INT, .initial = "32", .min = 1, .max = 65536, .alias = "batch", .group = "Load",
+    {AT(max_sequences), SETTING_INT, .initial = "32", .min = 1, .max = ENGINE_MAX_SEQUENCES, .alias = "batch", .group = "Load",
      .help = "requests computed together; others wait"},
     {AT(max_batched_tokens), SETTING_INT, .initial = "512", .min = 1, .max = 65536, .group = "Load",
      .help = "tokens computed in one step; more is faster for long prompts and less even for running answers"},

@@ -29,9 +29,10 @@ static int find_module(const char *module, char out[PATH_MAX], struct error *err
     char folder[PATH_MAX - sizeof "/" CUDA_MODULE];
     own_folder(out);
     snprintf(folder, sizeof folder, "%.*s", (int)sizeof folder - 1, out);
-    if (module) {
-        snprintf(out, PATH_MAX, "%s", module);
-        return 0; /* what is wrong with it, loading tells */
+    if (module) { /* a name without a slash would be looked for where libraries are */
+        int n = snprintf(out, PATH_MAX, "%s%s", strchr(module, '/') ? "" : "./", module);
+        return n < PATH_MAX ? 0 /* what is wrong with it, loading tells */
+                            : error_set(err, ERROR_DEVICE, "the path of the CUDA module is longer than %d bytes", PATH_MAX - 1);
     }
     snprintf(out, PATH_MAX, "%s/%s", folder, CUDA_MODULE);
     if (access(out, F_OK) == 0) {

@@ -169,7 +169,11 @@ static int warm_rest(struct decoder *d, const struct decoder_batch *arrays, stru
         return d->ops->sync(d->backend, err);
     }
     decoder_fill(d, &b, 1, 1, false);
-    if (decoder_place(d, &b, err) < 0 || decoder_queue(d, &b, err) < 0 ||
+    if (decoder_place(d, &b, err) < 0) {
+        return -1;
+    }
+    b.max_context = d->limits.max_context; /* as of a long sequence, whose KV several blocks share */
+    if (decoder_queue(d, &b, err) < 0 ||
         d->ops->choose(d->backend, d->logits, vocab, vocab, &row, 1, err) < 0 ||
         d->ops->feed(d->backend, b.token_ids, 1, err) < 0) {
         return -1;

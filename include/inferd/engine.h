@@ -97,6 +97,7 @@ void engine_close(struct engine *e);
 const struct text *engine_text(const struct engine *e);
 void engine_get_info(const struct engine *e, struct engine_info *out);
 
+#define ENGINE_MAX_SEQUENCES 65535 /* computed together: as many blocks as the grid of a CUDA kernel has in y and z */
 #define ENGINE_MAX_STOP 16        /* stop strings of a request */
 #define ENGINE_MAX_STOP_LEN 256   /* bytes of one */
 #define ENGINE_MAX_STOP_IDS 64
@@ -307,6 +308,7 @@ struct engine_stats {
     uint64_t drafts, drafted_tokens, accepted_tokens;         /* speculation: drafts made; tokens in them; kept */
     uint64_t accepted_at[ENGINE_MAX_SPECULATIVE];             /* of these, by their place in the draft */
     uint64_t steps, preemptions;
+    uint64_t steps_ahead; /* of these, queued on the device before the tokens of the step before were known */
     uint64_t forks; /* children that began with the KV of their parent */
     uint64_t nonfinite_logits;
     uint64_t last_step_ns; /* clock_now_ns of the last finished step */

@@ -39,8 +39,12 @@ def test_it_says_where_it_computes(emulated):
     assert [v for (name, labels), v in metrics.items() if name == "inferd_backend_info" and "cuda" in str(labels)] == [1]
     planned = [v for (name, _), v in metrics.items() if name == "inferd_memory_planned_bytes"]
     assert len(planned) == 6 and sum(planned) == 512 << 20
+    used = {labels: v for (name, labels), v in metrics.items() if name == "inferd_memory_used_bytes"}
+    assert len(used) == 6 and 0 < sum(used.values()) <= sum(planned)
+    assert sum(v for labels, v in used.items() if "kv" in str(labels)) > 0
     answer = d.complete("hi", max_tokens=8, temperature=0, ignore_eos=True).json()
     assert answer["usage"]["completion_tokens"] == 8
+    assert {labels: v for (name, labels), v in d.metrics().items() if name == "inferd_memory_used_bytes"} == used
 
 
 @pytest.mark.parametrize("emu", ["graph_launch:1:700", "sync:1:719"])
@@ -71,4 +75,11 @@ def test_a_missing_device_is_exit_code_4(emulated):
     d = emulated(ready=False, device="cuda:7")
     assert d.wait_exit(20) == 4
     assert "there is no CUDA device 7" in d.log_text()
+    d.process.returncode = 0
+
+
+def test_a_module_of_another_version_is_exit_code_4(emulated):
+    d = emulated(ready=False, cuda_module=os.path.join(BUILD, "tests", "unit", "test-other-abi.so"))
+    assert d.wait_exit(20) == 4
+    assert "was built for another version of inferd" in d.log_text()
     d.process.returncode = 0

@@ -96,6 +96,8 @@ static void parse_item(Runtime &r, const std::string &item) {
         o.poison = value != "0";
     } else if (key == "align") {
         o.alignment = parse_bytes(value.c_str());
+    } else if (key == "kernels") {
+        o.no_kernels = value == "0";
     } else if (key == "verbose") {
         o.verbose = value != "0";
     } else if (key == "inject") {

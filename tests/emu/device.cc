@@ -145,6 +145,12 @@ Call::Call(bool need_device) : r(runtime()), lock(r.mutex), error(cudaSuccess) {
     }
 }
 
+Call::~Call() {
+    if (lock.owns_lock()) {
+        r.counts.calls_ns += uint64_t(1e9 * (now() - began));
+    }
+}
+
 int current_device() {
     return thread_device;
 }
@@ -520,6 +526,10 @@ cudaError_t cudaDeviceDisablePeerAccess(int peerDevice) {
 
 /* ---- kernels' attributes ---- */
 
+static void load_function(Runtime &r, Device &d, const void *function) {
+    r.counts.functions_loaded += d.loaded.insert(function).second;
+}
+
 cudaError_t cudaFuncSetAttribute(const void *func, enum cudaFuncAttribute attr, int value) {
     Call c;
     if (c.error != cudaSuccess) {
@@ -537,6 +547,8 @@ cudaError_t cudaFuncSetAttribute(const void *func, enum cudaFuncAttribute attr, 
                     "cudaFuncSetAttribute: attribute %d, value %d; a block may have %d bytes", int(attr), value, optin);
     }
     here(c.r).shared_allowed[func] = value;
+    load_function(c.r, here(c.r), func);
+    c.r.counts.attributes_set++;
     return cudaSuccess;
 }
 
@@ -593,6 +605,7 @@ size_t emu_shared_allowed(cudaStream_t stream, const void *function) {
     size_t allowed = 48 << 10;
     if (s) {
         Device &d = r.devices[size_t(s->device)];
+        load_function(r, d, function);
         auto found = d.shared_allowed.find(function);
         if (found != d.shared_allowed.end()) {
             allowed = size_t(found->second);

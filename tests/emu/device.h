@@ -238,10 +238,6 @@ static inline float exp2_fast(float x) { /* subnormal results and arguments are 
     float y = exp2f(fabsf(x) < 0x1p-126f ? 0.0f : x);
     return y < 0x1p-126f ? 0.0f : y;
 }
-static inline int round_to_i8(float x) { /* NaN gives 0 */
-    float r = rintf(x);
-    return r >= 127.0f ? 127 : r <= -128.0f ? -128 : r == r ? (int)r : 0;
-}
 
 #include "intrinsics.h"
 

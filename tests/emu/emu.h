@@ -6,7 +6,7 @@
  * by commas, read at the first call of the runtime:
  *   fast                   order=eager, protect=0, poison=0
  *   devices, name, sm, compute (80, 90), memory, context (bytes; K, M, G), driver (as 13000; 0: none),
- *   order (random, lazy, eager), seed, protect, poison, align, verbose
+ *   order (random, lazy, eager), seed, protect, poison, align, kernels, verbose
  *   inject=CALL:N:CODE[:COUNT]   as emu_inject; CALL as in emu_call, in small letters (malloc, host_alloc, launch, ...)
  *   stall=CALL:N:SECONDS         as emu_inject_stall
  *   trigger=PATH                 injections and stalls count calls only once that file is there
@@ -46,6 +46,7 @@ struct emu_options {
     bool protect;     /* host code that touches device memory gets SIGSEGV; a kernel that touches another device's too */
     bool poison;      /* new memory, shared too, holds NaN of every type, and indices out of any range */
     size_t alignment; /* 16: the end of an allocation lies at a guard page; 256: as cudaMalloc promises */
+    bool no_kernels;  /* launches of kernels, products, memsets and graphs are checked and do nothing: the host's work is left */
     bool verbose;     /* every refused call is told on stderr */
 };
 
@@ -82,6 +83,10 @@ struct emu_counts {
     uint64_t copies_to_device, copies_to_host, copies_on_device, memsets;
     uint64_t bytes_to_device, bytes_to_host;
     uint64_t frees;
+    uint64_t functions_loaded; /* kernels that a device meets for the first time: a GPU loads their code then */
+    uint64_t attributes_set;   /* of kernels */
+    uint64_t waits_ahead; /* for an event behind which its device has more to do (never with EMU_ORDER_EAGER) */
+    uint64_t calls_ns;    /* spent in calls of the runtime, by all threads: with no_kernels, what the emulator itself takes */
     /* now */
     size_t device_bytes[EMU_MAX_DEVICES]; /* as asked for */
     size_t host_bytes;                    /* pinned */

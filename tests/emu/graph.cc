@@ -67,6 +67,9 @@ static OpPtr queue_graph(Runtime &r, Stream &s, const Graph &g, const OpPtr &las
     std::vector<OpPtr> ops;
     for (const Node &n : g.nodes) {
         std::vector<OpPtr> needs;
+        if (r.options.no_kernels) {
+            break;
+        }
         for (size_t i : n.needs) {
             needs.push_back(ops[i]);
         }

@@ -113,6 +113,7 @@ struct Device {
     Stream legacy;
     std::vector<OpPtr> ready;
     std::map<const void *, int> shared_allowed;
+    std::set<const void *> loaded; /* kernels */
 };
 
 struct Injection {
@@ -165,7 +166,9 @@ struct Call {
     Runtime &r;
     Lock lock;
     cudaError_t error;
+    double began = now();
     explicit Call(bool need_device = true);
+    ~Call();
 };
 int current_device();
 Device &here(Runtime &r); /* the current one */

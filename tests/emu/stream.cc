@@ -70,6 +70,9 @@ cudaError_t enqueue(Runtime &r, Lock &lock, Stream &s, Kind kind, const char *na
             return error;
         }
     }
+    if (r.options.no_kernels && (kind == Kind::kernel || kind == Kind::memset)) {
+        return cudaSuccess;
+    }
     std::vector<OpPtr> needs;
     stream_needs(r, s, needs);
     s.last = add_op(r, s.device, kind, name, touches, std::move(work), needs);
@@ -606,6 +609,11 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
         return c.error;
     }
     OpPtr record = e->record;
+    if (record) {
+        c.r.counts.waits_ahead += std::any_of(c.r.pending.begin(), c.r.pending.end(), [&](const auto &p) {
+            return p.first > record->id && p.second->device == record->device;
+        });
+    }
     cudaError_t error = inject(c.r, c.lock, EMU_CALL_SYNC, nullptr);
     if (error != cudaSuccess) {
         return error;

@@ -339,6 +339,7 @@ int main(int argc, char **argv) {
     if (emu_configure(&options) != cudaSuccess) {
         return 1;
     }
+    DONE(cuda_prepare_attention(&device));
     if (argc > 1 && strcmp(argv[1], "--sample") == 0) {
         for (const attention_case &c : samples) {
             test_case(c);

@@ -650,6 +650,10 @@ int main(int argc, char **argv) {
     emu_get_options(&options);
     options.alignment = 16; /* device memory ends where the data ends */
     DONE(emu_configure(&options));
+    struct cuda_device device = test_device(108);
+    device.shared_optin = 163 * 1024;
+    DONE(cuda_prepare_gemm_i8(&device));
+    DONE(cuda_prepare_gemm_float(&device));
     if (argc > 1 && strcmp(argv[1], "--sample") == 0) {
         test_sample();
     } else {

@@ -368,6 +368,9 @@ int main(int argc, char **argv) {
     device.compute = p.major * 10 + p.minor;
     printf("{\"device\": \"%s\", \"compute\": %d, \"multiprocessors\": %d, \"memory\": %zu}\n", p.name, device.compute, device.sm_count,
            (size_t)p.totalGlobalMem);
+    need(cuda_prepare_gemm_i8(&device), "cuda_prepare_gemm_i8");
+    need(cuda_prepare_gemm_float(&device), "cuda_prepare_gemm_float");
+    need(cuda_prepare_attention(&device), "cuda_prepare_attention");
     limits();
     static const size_t rows[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 4096}, few[] = {1, 3, 17};
     /* of the 7B: q, k and v; output; gate and up; down */

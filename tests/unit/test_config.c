@@ -199,6 +199,7 @@ Test(config, flags_that_are_refused) {
     expect_flag_error("--port", "8e3", "--port must be an integer from 0 to 65535, not \"8e3\"");
     expect_flag_error("--port", "99999999999999999999",
                       "--port must be an integer from 0 to 65535, not \"99999999999999999999\"");
+    expect_flag_error("--max-sequences", "65536", "--max-sequences must be an integer from 1 to 65535, not \"65536\"");
     expect_flag_error("--ctx", "x\ny", "--ctx must be an integer from 0 to 16777216, not \"x?y\"");
     expect_flag_error("--kv", "f8", "--kv must be f16, bf16 or int8, not \"f8\"");
     expect_flag_error("--log-level", "inf", "--log-level must be error, warn, info or debug, not \"inf\"");

@@ -256,6 +256,37 @@ Test(scheduler, nobody_overtakes_one_that_waits_for_memory) {
     rig_close(&r);
 }
 
+Test(scheduler, it_is_known_whether_somebody_could_be_admitted) {
+    struct rig r;
+    rig_open(&r, 8, 8, 2, 64);
+    cr_assert_not(scheduler_could_admit(&r.s), "nobody waits");
+    struct sequence *a = add_text(&r, 2, 30, 40, NULL);
+    cr_assert(scheduler_could_admit(&r.s));
+    step(&r);
+    struct sequence *large = add(&r, 40, 50);
+    for (int i = 0; i < 3; i++) {
+        cr_assert_not(scheduler_could_admit(&r.s), "six blocks are wanted, and three are free");
+        step(&r);
+        cr_assert_eq(large->state, SEQUENCE_WAITING);
+    }
+    drop(&r, large);
+    struct sequence *alike = add_text(&r, 3, 40, 50, NULL); /* three of its blocks are a's */
+    cr_assert(scheduler_could_admit(&r.s));
+    step(&r);
+    cr_assert_eq(alike->state, SEQUENCE_RUNNING);
+    struct sequence *last = add(&r, 1, 5);
+    cr_assert_not(scheduler_could_admit(&r.s), "two run");
+    step(&r);
+    cr_assert_eq(last->state, SEQUENCE_WAITING);
+    drop(&r, a);
+    cr_assert(scheduler_could_admit(&r.s));
+    step(&r);
+    cr_assert_eq(last->state, SEQUENCE_RUNNING);
+    drop(&r, last);
+    drop(&r, alike);
+    rig_close(&r);
+}
+
 Test(scheduler, the_latest_is_preempted_and_keeps_its_tokens) {
     struct rig r;
     rig_open(&r, 4, 8, 4, 64); /* 32 tokens */

@@ -97,29 +97,42 @@ static __global__ void __launch_bounds__(ATTENTION_THREADS) attention_join(atten
 
 /* ---- launches ---- */
 
-/* Dynamic shared memory beyond 48 KB is asked for. */
-template <typename KERNEL> static cudaError_t allow_shared(KERNEL kernel, size_t bytes) {
-    return cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+/* Warps along the rows of sequences of many: two sets of sums of 256 features do not fit into a warp's registers. */
+static constexpr int long_warps(int dim) {
+    return dim > 128 ? 2 : 4;
+}
+
+template <enum dtype KV, int... DIM> static cudaError_t allow_dims(size_t most) {
+    cudaError_t rc = cudaSuccess;
+    ((rc = rc == cudaSuccess
+               ? allow_shared(attention_short<KV, DIM>, sizeof(typename attention_tile<KV, DIM, 1>::shared), most)
+               : rc),
+     ...);
+    ((rc = rc == cudaSuccess ? allow_shared(attention_long<KV, DIM, long_warps(DIM)>,
+                                            sizeof(typename attention_tile<KV, DIM, long_warps(DIM)>::shared), most)
+                             : rc),
+     ...);
+    return rc;
+}
+
+extern "C" cudaError_t cuda_prepare_attention(const struct cuda_device *device) {
+    cudaError_t rc = allow_dims<DTYPE_F16, 64, 128, 256>(device->shared_optin);
+    rc = rc == cudaSuccess ? allow_dims<DTYPE_BF16, 64, 128, 256>(device->shared_optin) : rc;
+    return rc == cudaSuccess ? allow_dims<DTYPE_I8, 64, 128, 256>(device->shared_optin) : rc;
 }
 
 template <enum dtype KV, int DIM>
 static cudaError_t launch(const attention_job &job, size_t rows, size_t max_query, unsigned blocks,
                           cudaStream_t stream) {
-    constexpr int WARPS_M = DIM > 128 ? 2 : 4; /* two sets of sums of 256 features do not fit into a warp's registers */
+    constexpr int WARPS_M = long_warps(DIM);
     constexpr size_t ROWS = 16 * WARPS_M;
     const size_t long_bytes = sizeof(typename attention_tile<KV, DIM, WARPS_M>::shared);
     const size_t short_bytes = sizeof(typename attention_tile<KV, DIM, 1>::shared);
     const dim3 short_grid(blocks, job.kv.n_kv_heads * job.short_tiles, job.n_sequences);
-    cudaError_t rc = allow_shared(attention_short<KV, DIM>, short_bytes);
-    if (rc == cudaSuccess) {
-        rc = LAUNCH((attention_short<KV, DIM>), short_grid, ATTENTION_THREADS, short_bytes, stream, job);
-    }
+    cudaError_t rc = LAUNCH((attention_short<KV, DIM>), short_grid, ATTENTION_THREADS, short_bytes, stream, job);
     if (rc == cudaSuccess && max_query > job.short_rows) {
         const dim3 grid((unsigned)(rows * job.group / ROWS + job.n_sequences), job.kv.n_kv_heads);
-        rc = allow_shared(attention_long<KV, DIM, WARPS_M>, long_bytes);
-        if (rc == cudaSuccess) {
-            rc = LAUNCH((attention_long<KV, DIM, WARPS_M>), grid, ATTENTION_THREADS, long_bytes, stream, job);
-        }
+        rc = LAUNCH((attention_long<KV, DIM, WARPS_M>), grid, ATTENTION_THREADS, long_bytes, stream, job);
     }
     return rc;
 }

@@ -14,6 +14,8 @@
 #define PLANS 4096u    /* places in the table, a power of two */
 #define CANDIDATES 8   /* of the heuristic's, timed */
 #define ROUNDS 3       /* of which the fastest counts */
+#define QUEUE 8        /* products timed in a row: one alone would be as slow as its launch */
+#define QUEUE_MS 1.0f  /* but not for much longer than this */
 #define FIXED_ROWS 128 /* what the one algorithm of batch_invariant is chosen for */
 #define MAGIC "INFPLAN1"
 #define FILE_MOST ((size_t)4 << 20)
@@ -24,7 +26,7 @@ struct plan_key {
     uint32_t rows; /* the bucket; 0: any */
     uint16_t wide_x, wide_y; /* F32 */
     uint32_t align; /* bytes: what all addresses and rows are multiples of, 16 at most */
-    uint32_t unused;
+    uint32_t exact; /* these rows alone, which the bucket's algorithm does not take; 0: all of the bucket */
 };
 _Static_assert(sizeof(struct plan_key) == 32, "padding");
 
@@ -42,7 +44,6 @@ struct cublas {
     cublasLtMatmulPreference_t preference;
     cudaEvent_t begin, end;
     struct plan *plans; /* [PLANS], open addressing */
-    size_t n_plans;
     bool changed; /* something was timed that is not in the file */
     char identity[512]; /* device and versions */
     char path[4096];    /* of the file; "" for none */
@@ -179,32 +180,49 @@ static int candidates(struct cublas *c, const struct product *p, uint32_t align,
     return error_prefix(err, "a product with a matrix of %zu x %zu", p->w->n, p->w->k);
 }
 
-/* Milliseconds; < 0: it does not run. */
+/* Milliseconds of n products in a row; < 0: it does not run. */
+static float time_of_row(struct cublas *c, const struct product *p, const cublasLtMatmulAlgo_t *algo, int n) {
+    float ms;
+    bool ok = cudaEventRecord(c->begin, c->b->stream) == cudaSuccess;
+    for (int i = 0; ok && i < n; i++) {
+        ok = multiply(c, p, algo) == CUBLAS_STATUS_SUCCESS;
+    }
+    if (!ok || cudaEventRecord(c->end, c->b->stream) != cudaSuccess || cudaEventSynchronize(c->end) != cudaSuccess ||
+        cudaEventElapsedTime(&ms, c->begin, c->end) != cudaSuccess) {
+        (void)cudaGetLastError();
+        return -1;
+    }
+    return ms;
+}
+
+/* Milliseconds of one; < 0: it does not run. */
 static float time_of(struct cublas *c, const struct product *p, const cublasLtMatmulAlgo_t *algo) {
-    float best = -1, ms;
-    for (int i = 0; i <= ROUNDS; i++) { /* the first is not counted */
-        if (cudaEventRecord(c->begin, c->b->stream) != cudaSuccess || multiply(c, p, algo) != CUBLAS_STATUS_SUCCESS ||
-            cudaEventRecord(c->end, c->b->stream) != cudaSuccess || cudaEventSynchronize(c->end) != cudaSuccess ||
-            cudaEventElapsedTime(&ms, c->begin, c->end) != cudaSuccess) {
-            (void)cudaGetLastError();
+    float best = time_of_row(c, p, algo, 1), alone; /* the first loads code: not counted */
+    if (best < 0 || (alone = time_of_row(c, p, algo, 1)) < 0) {
+        return -1;
+    }
+    int n = alone * QUEUE < QUEUE_MS ? QUEUE : alone < QUEUE_MS ? (int)(QUEUE_MS / alone) : 1;
+    for (int i = 0; i < ROUNDS; i++) {
+        float ms = time_of_row(c, p, algo, n) / (float)n;
+        if (ms < 0) {
             return -1;
         }
-        best = i > 0 && (best < 0 || ms < best) ? ms : best;
+        best = i == 0 || ms < best ? ms : best;
     }
     return best;
 }
 
-/* One for all numbers of rows, that the heuristic would take for FIXED_ROWS. */
+/* One for all numbers of rows, that the heuristic would take for FIXED_ROWS. Each is asked about: later there is none
+ * to go over to. */
 static int choose_fixed(struct cublas *c, const struct product *p, uint32_t align, cublasLtMatmulAlgo_t *out, struct error *err) {
-    static const size_t tried[] = {1, 7, 64, FIXED_ROWS};
     cublasLtMatmulHeuristicResult_t found[CANDIDATES];
     int n;
     TRY(shape_all(c, p, FIXED_ROWS, err));
     TRY(candidates(c, p, align, found, &n, err));
     for (int i = 0; i < n; i++) {
         bool good = found[i].state == CUBLAS_STATUS_SUCCESS;
-        for (size_t j = 0; good && j <= sizeof tried / sizeof *tried; j++) {
-            TRY(shape_all(c, p, j < sizeof tried / sizeof *tried ? tried[j] : c->b->max_rows, err));
+        for (size_t rows = 1; good && rows <= c->b->max_rows; rows++) {
+            TRY(shape_all(c, p, rows, err));
             good = accepts(c, p, &found[i].algo);
         }
         if (good) {
@@ -220,15 +238,23 @@ static int choose_fixed(struct cublas *c, const struct product *p, uint32_t alig
 static int choose(struct cublas *c, const struct product *p, uint32_t align, cublasLtMatmulAlgo_t *out, struct error *err) {
     cublasLtMatmulHeuristicResult_t found[CANDIDATES];
     float best_ms = -1;
-    int n, best = 0;
+    int n, best = -1;
     TRY(candidates(c, p, align, found, &n, err));
-    for (int i = 0; i < n && n > 1 && !c->b->ready && !c->b->capturing; i++) {
-        float ms = found[i].state == CUBLAS_STATUS_SUCCESS ? time_of(c, p, &found[i].algo) : -1;
-        if (ms >= 0 && (best_ms < 0 || ms < best_ms)) {
+    for (int i = 0; i < n; i++) {
+        bool good = found[i].state == CUBLAS_STATUS_SUCCESS && accepts(c, p, &found[i].algo);
+        if (!good || (best >= 0 && (c->b->ready || c->b->capturing))) {
+            continue;
+        }
+        float ms = n > 1 && !c->b->ready && !c->b->capturing ? time_of(c, p, &found[i].algo) : -1;
+        if (best < 0 || (ms >= 0 && (best_ms < 0 || ms < best_ms))) { /* not timed: the heuristic's order counts */
             best_ms = ms;
             best = i;
         }
         c->changed |= ms >= 0;
+    }
+    if (best < 0) {
+        check(c, CUBLAS_STATUS_NOT_SUPPORTED, "the choice of an algorithm", err);
+        return error_prefix(err, "a product with a matrix of %zu x %zu", p->w->n, p->w->k);
     }
     *out = found[best].algo;
     return 0;
@@ -257,35 +283,28 @@ static struct plan *place_of(struct cublas *c, const struct plan_key *key) {
     return NULL;
 }
 
-/* On return the layouts are those of the product. *algo lies in the table or is *own. */
-static int find_algo(struct cublas *c, const struct product *p, size_t rows, cublasLtMatmulAlgo_t *own,
-                     const cublasLtMatmulAlgo_t **algo, struct error *err) {
-    bool fixed = c->b->batch_invariant;
-    const struct plan_key key = {.n = p->w->n,
-                                 .k = p->w->k,
-                                 .rows = fixed ? 0 : (uint32_t)cublas_bucket(rows),
-                                 .wide_x = p->wide,
-                                 .wide_y = p->y_dtype == DTYPE_F32,
-                                 .align = alignment(p)};
-    struct plan *plan = place_of(c, &key);
-    if (plan && plan->used && !plan->checked) {
-        TRY(shape_all(c, p, rows, err));
-        plan->checked = accepts(c, p, &plan->algo);
-        if (!plan->checked) {
-            TRY(choose(c, p, key.align, &plan->algo, err));
-            plan->checked = 1;
-        }
-    }
-    if (plan && plan->used) {
-        *algo = &plan->algo;
-        return shape_all(c, p, rows, err);
-    }
+static struct plan_key key_of(const struct cublas *c, const struct product *p, size_t rows) {
+    return (struct plan_key){.n = p->w->n,
+                             .k = p->w->k,
+                             .rows = c->b->batch_invariant ? 0 : (uint32_t)cublas_bucket(rows),
+                             .wide_x = p->wide,
+                             .wide_y = p->y_dtype == DTYPE_F32,
+                             .align = alignment(p)};
+}
+
+/* On return the layouts are those of the product. */
+static int find_algo(struct cublas *c, const struct product *p, size_t rows, const struct plan_key *key,
+                     cublasLtMatmulAlgo_t *out, struct error *err) {
+    struct plan *plan = place_of(c, key);
     TRY(shape_all(c, p, rows, err));
-    TRY(fixed ? choose_fixed(c, p, key.align, own, err) : choose(c, p, key.align, own, err));
-    *algo = own;
+    if (plan && plan->used && (plan->checked || accepts(c, p, &plan->algo))) {
+        plan->checked = 1;
+        *out = plan->algo;
+        return 0;
+    }
+    TRY(c->b->batch_invariant ? choose_fixed(c, p, key->align, out, err) : choose(c, p, key->align, out, err));
     if (plan) {
-        *plan = (struct plan){.key = key, .algo = *own, .used = 1, .checked = 1};
-        c->n_plans++;
+        *plan = (struct plan){.key = *key, .algo = *out, .used = 1, .checked = 1};
     }
     return shape_all(c, p, rows, err);
 }
@@ -293,10 +312,18 @@ static int find_algo(struct cublas *c, const struct product *p, size_t rows, cub
 int cublas_product(struct cublas *c, const struct cuda_weight *w, const void *x, size_t ldx, void *y, size_t ldy,
                    enum dtype y_dtype, size_t rows, struct error *err) {
     const struct product p = {w, x, ldx, y, ldy, y_dtype, w->dtype == DTYPE_F32};
-    cublasLtMatmulAlgo_t own;
-    const cublasLtMatmulAlgo_t *algo;
-    TRY(find_algo(c, &p, rows, &own, &algo, err));
-    return check(c, multiply(c, &p, algo), "a product", err);
+    struct plan_key key = key_of(c, &p, rows);
+    cublasLtMatmulAlgo_t algo;
+    TRY(find_algo(c, &p, rows, &key, &algo, err));
+    cublasStatus_t s = multiply(c, &p, &algo);
+    if (s != CUBLAS_STATUS_SUCCESS && s != CUBLAS_STATUS_EXECUTION_FAILED && !c->b->batch_invariant) {
+        /* What is good for the bucket's largest number of rows need not be for this one. Nothing was queued. */
+        (void)cudaGetLastError();
+        key.exact = (uint32_t)rows;
+        TRY(find_algo(c, &p, rows, &key, &algo, err));
+        s = multiply(c, &p, &algo);
+    }
+    return check(c, s, "a product", err);
 }
 
 /* ---- the file: MAGIC, length and text of the identity, number of plans, their keys and algorithms, FNV of all -- */
@@ -339,7 +366,6 @@ static void load(struct cublas *c) {
         struct plan *p = place_of(c, &r.key);
         if (p && !p->used) {
             *p = (struct plan){.key = r.key, .algo = r.algo, .used = 1};
-            c->n_plans++;
         }
     }
 out:

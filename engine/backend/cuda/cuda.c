@@ -202,6 +202,9 @@ static int open_all(struct backend *b, const struct backend_config *config, stru
     TRY(cuda_count_devices(&n, err));
     TRY(read_device(b, n, err));
     TRY(cuda_check(b, cudaSetDevice(b->ordinal), "opening it", err));
+    TRY(cuda_check(b, cuda_prepare_gemm_i8(&b->device), "preparing kernels", err));
+    TRY(cuda_check(b, cuda_prepare_gemm_float(&b->device), "preparing kernels", err));
+    TRY(cuda_check(b, cuda_prepare_attention(&b->device), "preparing kernels", err));
     TRY(cuda_check(b, cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking), "a stream", err));
     TRY(cuda_slots_open(b, &b->staging, STAGING_BYTES, err));
     TRY(cuda_slots_open(b, &b->copy_slots, 2 * CUDA_COPY_PAIRS * sizeof(int32_t), err));

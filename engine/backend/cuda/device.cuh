@@ -88,7 +88,7 @@ static __device__ __forceinline__ void async_commit() {
 }
 /* Until at most N of this thread's groups are under way. Others see the bytes after a block_sync. */
 template <int N> static __device__ __forceinline__ void async_wait() {
-    asm volatile("cp.async.wait_group %0;\n" ::"n"(N));
+    asm volatile("cp.async.wait_group %0;\n" ::"n"(N) : "memory"); /* what is read behind it is not read before */
 }
 
 /* Fragments of 8x8 matrices of 16-bit elements (or 8x16 of bytes): lanes 8i .. 8i+7 give the addresses of the rows of
@@ -167,12 +167,15 @@ static __device__ __forceinline__ float exp2_fast(float x) { /* 2 ulp: ex2.appro
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
-static __device__ __forceinline__ int round_to_i8(float x) { /* to nearest even, saturating */
-    int y;
-    asm("cvt.rni.sat.s8.f32 %0, %1;" : "=r"(y) : "f"(x));
-    return y;
-}
 #endif /* INFERD_EMU */
+
+/* Host code. Dynamic shared memory of a block beyond 48 KB is asked for, once for each kernel and device. Where the
+ * device (which gives at most `most`) has not so much, launching will say so. */
+template <typename KERNEL> static inline cudaError_t allow_shared(KERNEL kernel, size_t bytes, size_t most) {
+    return bytes <= (48u << 10) || bytes > most
+               ? cudaSuccess
+               : cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+}
 
 typedef __nv_bfloat16 bf16;
 typedef __half f16;

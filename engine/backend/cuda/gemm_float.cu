@@ -228,11 +228,7 @@ template <class C, dtype T> static cudaError_t gemm_float_launch(struct gemm_flo
     }
     args.tiles_m = (uint32_t)tiles_m;
     args.tiles_n = (uint32_t)tiles_n;
-    cudaError_t rc = cudaFuncSetAttribute((const void *)gemm_float_kernel<C, T>,
-                                          cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
-    return rc != cudaSuccess ? rc
-                             : LAUNCH((gemm_float_kernel<C, T>), dim3((unsigned)(tiles_m * tiles_n)), dim3(C::THREADS),
-                                      shared, stream, args);
+    return LAUNCH((gemm_float_kernel<C, T>), dim3((unsigned)(tiles_m * tiles_n)), dim3(C::THREADS), shared, stream, args);
 }
 
 template <dtype T>
@@ -245,6 +241,23 @@ static cudaError_t gemm_float_type(const struct gemm_float_args &args, int sm_co
     default:
         return gemm_float_launch<gemm_float_128x128, T>(args, stream);
     }
+}
+
+template <class C, dtype... T> static cudaError_t gemm_float_allow(size_t most) {
+    cudaError_t rc = cudaSuccess;
+    ((rc = rc == cudaSuccess ? allow_shared(gemm_float_kernel<C, T>, sizeof(typename C::shared), most) : rc), ...);
+    return rc;
+}
+
+template <dtype... T> static cudaError_t gemm_float_allow_all(size_t most) {
+    cudaError_t rc = gemm_float_allow<gemm_float_16x64, T...>(most);
+    rc = rc == cudaSuccess ? gemm_float_allow<gemm_float_64x64, T...>(most) : rc;
+    return rc == cudaSuccess ? gemm_float_allow<gemm_float_128x128, T...>(most) : rc;
+}
+
+extern "C" cudaError_t cuda_prepare_gemm_float(const struct cuda_device *device) {
+    return gemm_float_allow_all<DTYPE_I8, DTYPE_BF16, DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_Q5_0, DTYPE_Q5_1, DTYPE_Q8_0,
+                                DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K>(device->shared_optin);
 }
 
 extern "C" cudaError_t cuda_gemm_float(const struct cuda_device *device, const void *x, size_t ldx, size_t rows,

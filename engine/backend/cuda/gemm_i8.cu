@@ -229,13 +229,8 @@ static __global__ void __launch_bounds__(GEMM_I8_REDUCE_THREADS)
 
 template <class C>
 static cudaError_t gemm_i8_launch(const struct gemm_i8_args &args, unsigned splits, cudaStream_t stream) {
-    const size_t shared = sizeof(typename C::shared);
-    cudaError_t rc =
-        cudaFuncSetAttribute((const void *)gemm_i8_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
-    if (rc != cudaSuccess) {
-        return rc;
-    }
-    return LAUNCH(gemm_i8_kernel<C>, dim3(args.tiles_m * args.tiles_n, splits), dim3(C::THREADS), shared, stream, args);
+    return LAUNCH(gemm_i8_kernel<C>, dim3(args.tiles_m * args.tiles_n, splits), dim3(C::THREADS),
+                  sizeof(typename C::shared), stream, args);
 }
 
 /*                       rows cols bytes  warp    stages blocks */
@@ -244,6 +239,17 @@ typedef gemm_i8_config<32, 64, 128, 16, 32, 5, 2> gemm_i8_32x64;
 typedef gemm_i8_config<64, 64, 128, 32, 32, 5, 2> gemm_i8_64x64;
 typedef gemm_i8_config<64, 128, 128, 32, 64, 3, 2> gemm_i8_64x128;
 typedef gemm_i8_config<128, 128, 64, 64, 64, 5, 2> gemm_i8_128x128;
+
+template <class... C> static cudaError_t gemm_i8_allow(size_t most) {
+    cudaError_t rc = cudaSuccess;
+    ((rc = rc == cudaSuccess ? allow_shared(gemm_i8_kernel<C>, sizeof(typename C::shared), most) : rc), ...);
+    return rc;
+}
+
+extern "C" cudaError_t cuda_prepare_gemm_i8(const struct cuda_device *device) {
+    return gemm_i8_allow<gemm_i8_16x64, gemm_i8_32x64, gemm_i8_64x64, gemm_i8_64x128, gemm_i8_128x128>(
+        device->shared_optin);
+}
 
 extern "C" size_t cuda_gemm_i8_workspace(const struct cuda_device *device, size_t max_rows, size_t n, size_t k) {
     size_t k_padded = ceil_div(k, ROWS_I8_PAD) * ROWS_I8_PAD, most = 0;

@@ -37,6 +37,11 @@ struct cuda_device {
     int compute;         /* 80, 90, ... */
 };
 
+/* Once for each device, before the launches of that file: what is needed of dynamic shared memory is allowed. */
+cudaError_t cuda_prepare_gemm_i8(const struct cuda_device *device);
+cudaError_t cuda_prepare_gemm_float(const struct cuda_device *device);
+cudaError_t cuda_prepare_attention(const struct cuda_device *device);
+
 /* ---- rows: rows.cu, norm.cu, silu.cu, embed.cu ---- */
 
 /* q, scales of x[rows][ldx], k columns; by `kind`: I8_TOKEN, I8_TOKEN_ZERO (zero_points[rows] too) or I8_STATIC (scale,
