@@ -12,6 +12,43 @@
 #define SHM_WANTED ((double)(1 << 30))
 #define FIRST_SANE_YEAR 2024 /* nothing here is older */
 
+/* A whole line "NAME<spaces>: ..." of a file under root that has many, behind the colon; "" if there is none. */
+static void find_line(const struct doctor *d, const char *path, const char *name, char *out, size_t size) {
+    char full[4096], line[8192];
+    size_t n = strlen(name);
+    out[0] = '\0';
+    snprintf(full, sizeof full, "%s%s", d->root, path);
+    FILE *f = fopen(full, "re");
+    while (f && !out[0] && fgets(line, sizeof line, f)) {
+        char *colon = strncmp(line, name, n) == 0 ? line + n + strspn(line + n, " \t") : NULL;
+        if (colon && *colon == ':') {
+            line[strcspn(line, "\n")] = '\0';
+            snprintf(out, size, "%s", colon + 1);
+        }
+    }
+    if (f) {
+        fclose(f);
+    }
+}
+
+/* Of the processor's instruction sets those that matter here, with a space before each. */
+static void find_features(const struct doctor *d, char *out, size_t size) {
+    static const char *const matter[] = {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni",
+                                         "avx512_bf16", "amx_tile", "amx_int8", "amx_bf16"};
+    char flags[8192];
+    size_t len = 0;
+    find_line(d, "/proc/cpuinfo", "flags", flags, sizeof flags - 1);
+    strcat(flags, " ");
+    out[0] = '\0';
+    for (size_t i = 0; i < sizeof matter / sizeof matter[0] && len + 16 < size; i++) {
+        char word[32];
+        snprintf(word, sizeof word, " %s ", matter[i]);
+        if (strstr(flags, word)) {
+            len += (size_t)snprintf(out + len, size - len, " %s", matter[i]);
+        }
+    }
+}
+
 void doctor_check_cpu(struct doctor *d, const struct config *c) {
     const struct backend_ops *ops;
     struct backend *b;
@@ -23,14 +60,18 @@ void doctor_check_cpu(struct doctor *d, const struct config *c) {
         return;
     }
     struct backend_info info;
+    char features[256];
     ops->info(b, &info);
+    find_features(d, features, sizeof features);
     if (strcmp(info.variant, "generic") == 0) {
         doctor_add(d, DOCTOR_NOTE, "processor",
                    chosen ? "cpu_variant = auto takes the best that there is"
                           : "another machine; or, in a virtual machine, pass the host's processor through (-cpu host)",
-                   "computes with plain C, many times slower than with AVX2 or AVX-512");
+                   "%s (has%s): computes with plain C, many times slower than with AVX2 or AVX-512", info.device,
+                   features[0] ? features : " none of AVX2, AVX-512, AMX");
     } else {
-        doctor_add(d, DOCTOR_OK, "processor", NULL, "%s: computes with the variant %s%s", info.device, info.variant,
+        doctor_add(d, DOCTOR_OK, "processor", NULL, "%s (has%s): computes with the variant %s%s", info.device,
+                   features[0] ? features : " nothing told", info.variant,
                    chosen ? " (cpu_variant says so)" : ", the best that there is for it");
     }
     ops->close(b);
@@ -38,20 +79,9 @@ void doctor_check_cpu(struct doctor *d, const struct config *c) {
 
 /* A line "NAME:   12345 kB" of /proc/meminfo, in bytes; 0 if there is none. */
 static double meminfo(const struct doctor *d, const char *name) {
-    char path[4096], line[256];
-    unsigned long long kb = 0;
-    snprintf(path, sizeof path, "%s/proc/meminfo", d->root);
-    FILE *f = fopen(path, "re");
-    while (f && fgets(line, sizeof line, f)) {
-        size_t n = strlen(name);
-        if (strncmp(line, name, n) == 0 && line[n] == ':') {
-            kb = strtoull(line + n + 1, NULL, 10);
-        }
-    }
-    if (f) {
-        fclose(f);
-    }
-    return (double)kb * 1024;
+    char kb[64];
+    find_line(d, "/proc/meminfo", name, kb, sizeof kb);
+    return (double)strtoull(kb, NULL, 10) * 1024;
 }
 
 void doctor_check_memory(struct doctor *d, size_t model_bytes) {

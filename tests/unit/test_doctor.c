@@ -184,6 +184,9 @@ Test(doctor, processor) {
     cr_assert_eq(config_init(&c, &err), 0);
     doctor_check_cpu(&d, &c);
     cr_assert_neq(d.found[0].status, DOCTOR_FAULT);
+    put("/proc/cpuinfo", "processor\t: 0\nflags\t\t: fpu sse avx2 avx512f avx512_vnnix amx_int8\nflags\t\t: fma\n");
+    doctor_check_cpu(&d, &c);
+    cr_assert(strstr(d.found[1].finding, " (has avx2 avx512f amx_int8): computes with"), "%s", d.found[1].finding);
     free(c.cpu_variant);
     c.cpu_variant = strdup("generic");
     doctor_check_cpu(&d, &c);
