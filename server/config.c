@@ -230,20 +230,28 @@ static const char *environment_value(char *const *env, const char *name) {
     return NULL;
 }
 
-/* Keys that the service manager hands over. An access that fails for another reason than absence is found by config_check. */
-static int find_credentials(struct config *c, char *const *env, struct error *err) {
-    const char *folder = environment_value(env, "CREDENTIALS_DIRECTORY");
+/* A credential that the service manager may have handed over becomes api_keys_file. An access that fails for another reason than
+ * absence is found by config_check. */
+static int find_credential(struct config *c, const char *folder, const char *name, struct error *err) {
     struct buf path = BUF_INIT;
-    if (c->api_keys_file[0] || !folder || !folder[0]) {
-        return 0;
-    }
-    buf_printf(&path, "%s/api_keys", folder);
+    buf_printf(&path, "%s/%s", folder, name);
     int rc = path.failed ? error_memory(err) : 0;
     if (rc == 0 && (access(path.data, F_OK) == 0 || errno != ENOENT)) {
         rc = setting_set(settings_find(config_settings(), "api_keys_file", 13), c, "$CREDENTIALS_DIRECTORY", path.data, err);
         err->code = rc != 0 && err->code == ERROR_INVALID ? ERROR_MODEL : err->code;
     }
     buf_free(&path);
+    return rc;
+}
+
+/* By its own name, or as a file of the folder that inferd.service loads (systemd puts the folder's name before it). */
+static int find_credentials(struct config *c, char *const *env, struct error *err) {
+    static const char *const names[] = {"api_keys", "inferd_api_keys"};
+    const char *folder = environment_value(env, "CREDENTIALS_DIRECTORY");
+    int rc = 0;
+    for (size_t i = 0; i < 2 && rc == 0 && folder && folder[0] && !c->api_keys_file[0]; i++) {
+        rc = find_credential(c, folder, names[i], err);
+    }
     return rc;
 }
 

@@ -8,7 +8,7 @@
 #include "watchdog.h"
 
 #define LOADING_MS 500      /* between two looks at the load */
-#define LOAD_STEP_MS 120000 /* what one tensor, or one part of what follows the weights, may take */
+#define LOAD_STEP_MS 120000 /* what comes before the weights, one tensor, or one part of what follows may take */
 #define LAST_MS 15000       /* behind drain_timeout: the last words, and the step that runs */
 #define STATUS_MS 10000     /* between two lines of status where there is no watchdog */
 
@@ -66,6 +66,7 @@ int supervision_open(struct server *s, struct error *err) {
     uint64_t patience = notify_watchdog_ms();
     v->watchdog_ms = patience > 0 && patience < 3 ? 1 : patience / 3; /* one may be late, one lost */
     notify_status("Loading %s", s->model);
+    notify_extend_timeout(LOAD_STEP_MS);
     loop_timer_set(v->timer, LOADING_MS);
     return 0;
 }

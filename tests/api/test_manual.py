@@ -50,8 +50,8 @@ def test_every_command_and_option_is_in_the_page():
     commands.remove("help")
     parts = dict(zip(commands, re.split(r"^ {3}inferd \w+$", page, flags=re.MULTILINE)[1:], strict=True))
     for command in commands:
-        if command == "serve":
-            continue  # its settings are in the other page
+        if "every setting of" in " ".join(parts[command].split()):
+            continue  # they are in the other page
         for flag in re.findall(r"^  (?:-\w, )?(--[\w-]+)", output(command, "--help"), re.MULTILINE):
             assert flag in parts[command], (command, flag)
     for code in ("0", "1", "2", "3", "4", "78"):

@@ -4,10 +4,11 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import time
 
 import pytest
-from conftest import SLOW, wait_for
+from conftest import INFERD, ROOT, SLOW, free_port, wait_for
 
 
 class Manager:
@@ -106,3 +107,37 @@ def test_failed_start_is_never_ready(start, manager, tmp_path):
     d = start(ready=False, environment={"NOTIFY_SOCKET": manager.path}, model=str(tmp_path / "broken.gguf"))
     assert d.wait_exit() == 78
     assert not manager.all("READY")
+
+
+def unit(name):
+    with open(os.path.join(ROOT, "systemd", name), encoding="utf-8") as f:
+        return [line.split("=", 1) for line in f.read().splitlines() if "=" in line and not line.startswith("#")]
+
+
+def test_unit_names_what_the_program_does(tmp_path):
+    """Exit codes, drain and commands of inferd.service.in are the program's."""
+    service = dict(unit("inferd.service.in"))
+    never = set(service["RestartPreventExitStatus"].split())
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF" + bytes(100))
+
+    def code(*arguments):
+        env = {k: v for k, v in os.environ.items() if not k.startswith("INFERD")}
+        run = subprocess.run([INFERD, "serve", f"--port={free_port()}", *arguments], env=env, capture_output=True, timeout=60 * SLOW)
+        return str(run.returncode)
+
+    model = os.environ["INFERD_TEST_MODEL"]
+    not_again = {code("--no-such-flag"), code(model, "--kv-tokens=1073741824", "--max-model-len=100"), code(str(broken)), code()}
+    assert not_again == never == {"2", "3", "78"}
+    again = code(model, "--device=cuda", f"--cuda-module={tmp_path}/none.so")  # a device that is missing may come back
+    assert again == "4" and again not in never
+
+    defaults = dict(re.findall(r"^#?(\w+) = (.*)$", subprocess.run([INFERD, "serve", "--print-config"], capture_output=True, text=True,
+                                                                 check=True).stdout, re.MULTILINE))
+    assert int(service["TimeoutStopSec"]) > float(defaults["drain_timeout"])
+    assert service["Type"] == "notify" and int(service["WatchdogSec"]) > 0 and service["KillMode"] == "mixed"
+    assert service["ExecStart"] == "@BINDIR@/inferd serve --config @CONF@" and service["ExecReload"].endswith("-HUP $MAINPID")
+    address = dict(unit("inferd.socket"))["ListenStream"]
+    assert address == f"{defaults['host']}:{defaults['port']}"
+    newer = dict(unit("systemd-254.conf"))
+    assert newer["Type"] == "notify-reload" and set(newer) == {"Type", "ExecReload", "RestartSteps", "RestartMaxDelaySec"}
