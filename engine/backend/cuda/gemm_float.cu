@@ -6,7 +6,8 @@
  * applied to the sum; an element of a block, scale * q + min, is rounded to 8 bits once, a relative error of 1/512 at
  * most and of 1e-3 in the sum, as much as rounding y to BF16 costs. (gemv_float.cu has no such rounding.)
  *
- * A block computes a tile of y. k is taken 64 elements at a time: while the warps multiply one tile, the bytes of W of
+ * A block computes a tile of y; with few rows a narrow one, whose two warps that multiply have two more to decode for
+ * them. k is taken 64 elements at a time: while the warps multiply one tile, the bytes of W of
  * the next ones are on their way to registers and x of the next two to shared memory. A sum goes through k in rising
  * order, 16 at a time, in every tile shape, and is never split: it has the same bits in any company.
  */
@@ -26,10 +27,12 @@ struct gemm_float_args {
 
 enum { GEMM_FLOAT_BYTES = GROUP * 2 }; /* a row of a tile */
 
-template <int ROWS_, int COLUMNS_, int WARP_ROWS_, int WARP_COLUMNS_, int BLOCKS_, int AHEAD_>
+/* HELPERS: warps that load and decode and do not multiply. */
+template <int ROWS_, int COLUMNS_, int WARP_ROWS_, int WARP_COLUMNS_, int BLOCKS_, int AHEAD_, int HELPERS_ = 0>
 struct gemm_float_config {
     static constexpr int ROWS = ROWS_, COLUMNS = COLUMNS_, WARP_ROWS = WARP_ROWS_, WARP_COLUMNS = WARP_COLUMNS_;
-    static constexpr int WARPS_N = COLUMNS / WARP_COLUMNS, THREADS = ROWS / WARP_ROWS * WARPS_N * WARP;
+    static constexpr int WARPS_N = COLUMNS / WARP_COLUMNS, WARPS = ROWS / WARP_ROWS * WARPS_N;
+    static constexpr int THREADS = (WARPS + HELPERS_) * WARP;
     static constexpr int BLOCKS = BLOCKS_, STAGES = 3, AHEAD = AHEAD_; /* groups of W in registers */
     struct x_tile {
         alignas(128) unsigned char bytes[ROWS * GEMM_FLOAT_BYTES];
@@ -173,6 +176,9 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS) gemm_float_kerne
                 }
                 async_commit();
                 UNROLL for (unsigned k = 0; k < GEMM_FLOAT_BYTES / 32; k++) {
+                    if (warp >= C::WARPS) {
+                        break;
+                    }
                     fragments f;
                     f.load(shared.x[slot].bytes, shared.w[g % 2].bytes, warp_m, warp_n, k);
                     UNROLL for (int i = 0; i < fragments::M; i++) {
@@ -189,6 +195,9 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS) gemm_float_kerne
         }
     }
     async_wait<0>();
+    if (warp >= C::WARPS) {
+        return;
+    }
 
     constexpr int G = fragments::N % 4 == 0 ? 4 : 2; /* fragments that are stored together */
     const struct product_part &p = args.part;
@@ -215,7 +224,8 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS) gemm_float_kerne
     }
 }
 
-/*                       rows cols  warp  blocks ahead */
+/*                       rows cols  warp  blocks ahead helpers */
+typedef gemm_float_config<16, 32, 16, 16, 4, 3, 2> gemm_float_16x32;
 typedef gemm_float_config<16, 64, 16, 16, 3, 3> gemm_float_16x64;
 typedef gemm_float_config<64, 64, 32, 32, 3, 1> gemm_float_64x64;
 typedef gemm_float_config<128, 128, 64, 32, 1, 1> gemm_float_128x128;
@@ -234,6 +244,8 @@ template <class C, dtype T> static cudaError_t gemm_float_launch(struct gemm_flo
 template <dtype T>
 static cudaError_t gemm_float_type(const struct gemm_float_args &args, int sm_count, cudaStream_t stream) {
     switch (gemm_float_tile(args.rows, args.part.n, sm_count)) {
+    case GEMM_FLOAT_16X32:
+        return gemm_float_launch<gemm_float_16x32, T>(args, stream);
     case GEMM_FLOAT_16X64:
         return gemm_float_launch<gemm_float_16x64, T>(args, stream);
     case GEMM_FLOAT_64X64:

@@ -99,11 +99,11 @@ static inline size_t gemm_i8_partial_bytes(const struct gemm_i8_plan *p, size_t 
 
 /* ---- GEMM of floats ---- */
 
-enum gemm_float_tile { GEMM_FLOAT_16X64, GEMM_FLOAT_64X64, GEMM_FLOAT_128X128 };
+enum gemm_float_tile { GEMM_FLOAT_16X32, GEMM_FLOAT_16X64, GEMM_FLOAT_64X64, GEMM_FLOAT_128X128 };
 
 static inline enum gemm_float_tile gemm_float_tile(size_t rows, size_t n, int sm_count) {
-    if (rows <= 16) {
-        return GEMM_FLOAT_16X64;
+    if (rows <= 16) { /* the narrow one where blocks would be few, since each reads the rows of x again */
+        return ceil_div(n, 64) < 2 * (size_t)sm_count ? GEMM_FLOAT_16X32 : GEMM_FLOAT_16X64;
     }
     return rows <= 64 || ceil_div(rows, 128) * ceil_div(n, 128) < (size_t)sm_count ? GEMM_FLOAT_64X64
                                                                                    : GEMM_FLOAT_128X128;
