@@ -35,12 +35,12 @@ await() { # FILE
 }
 
 # Whatever a runner wrote is counted by tests/totals.py: a line "SUITE PASSED FAILED SKIPPED SECONDS" each.
-record_report() { # REPORT NOTE
+record_report() { # REPORT NOTE [NAME]
     local name numbers
     while read -r name numbers; do
         # shellcheck disable=SC2086 # four numbers
         record "$name$2" $numbers
-    done < <("$python" "$top/tests/totals.py" "$1")
+    done < <("$python" "$top/tests/totals.py" "$1" "${3:-api}")
 }
 
 # run_native FOLDER NOTE [ARGUMENT...]: the meson suites of a build folder (meson builds what they need).
@@ -68,6 +68,22 @@ run_api() {
         record_report "$report" "$note"
     else
         record "api$note" 0 1 0 0
+    fi
+}
+
+# The packages in a booted Debian; one skipped test where that cannot be had.
+run_systemd() {
+    local report=$top/build/systemd.xml result=0 module=$top/build/engine/backend/cuda/inferd-cuda.so
+    rm -f "$report"
+    say "booting a Debian with the packages"
+    [ -e "$module" ] || module=
+    INFERD_CACHE=$cache INFERD_PYTHON=$python INFERD_CUDA_MODULE=$module "$top/tests/systemd/run.sh" --junitxml="$report" || result=$?
+    if [ "$result" = 77 ]; then
+        record systemd 0 0 1 0
+    elif [ -e "$report" ]; then
+        record_report "$report" '' systemd
+    else
+        record systemd 0 1 0 0
     fi
 }
 
@@ -236,6 +252,7 @@ command_test() {
     rm -f "$top/build-asan/.built"
     beside sanitized_and_fuzzed
     INFERD_TEST_SLOW=3 run_api build ''
+    INFERD_TEST_SLOW=4 run_systemd
     "$top/build/tests/engine/write_tiny_model" "$top/build/tiny.gguf"
     INFERD_TEST_SLOW=3 run_soak build '' --seconds 40
     INFERD_TEST_SLOW=3 run_soak build '' --seconds 80 --model "$top/build/tiny.gguf" --max-growth 4

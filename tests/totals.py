@@ -1,6 +1,7 @@
-"""Count what a test runner reports: `totals.py REPORT` prints "SUITE PASSED FAILED SKIPPED SECONDS" for each suite.
+"""Count what a test runner reports: `totals.py REPORT [NAME]` prints "SUITE PASSED FAILED SKIPPED SECONDS" for each suite.
 
-REPORT is meson's testlog.json (one JSON object a line, one a program) or a JUnit XML file of pytest. A Criterion
+REPORT is meson's testlog.json (one JSON object a line, one a program) or a JUnit XML file of pytest, whose suite is
+NAME (api). A Criterion
 program is counted by its own tests, any other program is one test.
 """
 
@@ -46,18 +47,18 @@ def of_meson(path):
     return suites
 
 
-def of_junit(path):
+def of_junit(path, name):
     total = [0, 0, 0, 0.0]
     for suite in ElementTree.parse(path).getroot().iter("testsuite"):
         tests, bad, skipped = (int(suite.get(k, 0)) for k in ("tests", "failures", "skipped"))
         bad += int(suite.get("errors", 0))
         total = [total[0] + tests - bad - skipped, total[1] + bad, total[2] + skipped, total[3] + float(suite.get("time", 0))]
-    return {"api": total}
+    return {name: total}
 
 
 def main():
     path = sys.argv[1]
-    suites = of_junit(path) if path.endswith(".xml") else of_meson(path)
+    suites = of_junit(path, sys.argv[2] if len(sys.argv) > 2 else "api") if path.endswith(".xml") else of_meson(path)
     for name in sorted(suites):
         passed, failed, skipped, seconds = suites[name]
         print(name, passed, failed, skipped, round(seconds))
