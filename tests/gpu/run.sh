@@ -14,15 +14,19 @@ if [ "${1:-}" = --emulated ]; then
 fi
 
 PATH=$PATH:/usr/local/cuda/bin
-command -v nvcc >/dev/null || {
-    echo "run.sh: nvcc is neither on the path nor in /usr/local/cuda/bin" >&2
+for tool in nvcc meson ninja python3 nvidia-smi; do
+    command -v "$tool" >/dev/null || {
+        echo "run.sh: $tool is not on the path (nvcc: nor in /usr/local/cuda/bin)" >&2
+        exit 1
+    }
+done
+# What it says of a driver that does not answer goes to stdout, too.
+capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>&1 || true)
+[[ $capability =~ ^([0-9]+)\.([0-9]+) ]] || {
+    echo "run.sh: nvidia-smi finds no GPU: $capability" >&2
     exit 1
 }
-capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d .)
-[ -n "$capability" ] || {
-    echo "run.sh: nvidia-smi finds no GPU" >&2
-    exit 1
-}
+capability=${BASH_REMATCH[1]}${BASH_REMATCH[2]}
 build=$top/build-gpu
 options=(--buildtype release -Db_ndebug=true -Dcuda=enabled "-Dgpu_architectures=$capability")
 if [ -e "$build/build.ninja" ]; then
