@@ -286,7 +286,12 @@ void config_print(const struct config *c, struct buf *out) {
              "# environment, then this file. What is commented out shows the default. Settings marked (reload) are read\n"
              "# again on SIGHUP (systemctl reload), with the model kept in memory; others want a restart.\n"
              "#\n"
-             "# Use it with: inferd serve --config FILE   Check it with: inferd serve --config FILE --check-config\n");
+             "# Use it with: inferd serve --config FILE   Check it with: inferd serve --config FILE --check-config\n"
+             "#\n"
+             "# inferd.service reads /etc/inferd/inferd.conf, inferd@NAME.service /etc/inferd/NAME.conf: as user inferd, who must be\n"
+             "# able to read the model (in /var/lib/inferd/models, say; not under /home). It sets INFERD_CACHE_FOLDER, passes on\n"
+             "# the keys in /etc/inferd/credentials/api_keys if they are there, and lets the drain take as long as drain_timeout.\n"
+             "# With inferd.socket, host and port are those of the socket. systemctl reload: what --help marks (reload).\n");
     for (size_t i = 0; i < t.n; i++) {
         const struct setting *s = &t.rows[i];
         if (s->flags & SETTING_NOT_IN_FILE) {

@@ -49,17 +49,17 @@ out=$(realpath "$out")
 
 # --- build and install -------------------------------------------------------------------------------------------
 
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
 again=()
 [ ! -e "$build/build.ninja" ] || again=(--reconfigure)
 meson setup "${again[@]}" "$build" "$top" --prefix=/usr --sysconfdir=/etc --buildtype=release -Db_ndebug=true -Dtests=false \
-    "-Dcuda=$cuda" >"$build.log" 2>&1 || {
-    cat "$build.log" >&2
+    "-Dcuda=$cuda" >"$work/meson.log" 2>&1 || {
+    cat "$work/meson.log" >&2
     exit 1
 }
 ninja -C "$build" --quiet
-
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
 DESTDIR=$work/stage meson install -C "$build" --no-rebuild --quiet
 
 multiarch=$(dpkg-architecture -qDEB_HOST_MULTIARCH)
