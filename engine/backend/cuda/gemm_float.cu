@@ -262,7 +262,8 @@ template <class C, dtype... T> static cudaError_t gemm_float_allow(size_t most) 
 }
 
 template <dtype... T> static cudaError_t gemm_float_allow_all(size_t most) {
-    cudaError_t rc = gemm_float_allow<gemm_float_16x64, T...>(most);
+    cudaError_t rc = gemm_float_allow<gemm_float_16x32, T...>(most);
+    rc = rc == cudaSuccess ? gemm_float_allow<gemm_float_16x64, T...>(most) : rc;
     rc = rc == cudaSuccess ? gemm_float_allow<gemm_float_64x64, T...>(most) : rc;
     return rc == cudaSuccess ? gemm_float_allow<gemm_float_128x128, T...>(most) : rc;
 }
