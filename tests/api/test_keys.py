@@ -65,7 +65,7 @@ def routes():
     return rows
 
 
-def test_key_does_not_guard_all_routes(fake, tmp_path):
+def test_vllm_18892_key_does_not_guard_all_routes(fake, tmp_path):
     """faults.md F, vllm#18892: every route wants a key with its scope, but for the three probes."""
     names = {"infer": "k1", "metrics": "k2", "admin": "k3"}
     d = fake(api_keys_file=write_keys(tmp_path / "keys", {n: (k, {"scopes": n}) for n, k in names.items()}))
