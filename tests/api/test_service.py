@@ -9,6 +9,7 @@ import time
 
 import pytest
 from conftest import INFERD, ROOT, SLOW, free_port, wait_for
+from faults import write_tiny_model
 
 
 class Manager:
@@ -102,11 +103,14 @@ def test_watchdog_of_another(start, manager):
     assert "STOPPING" in [name for _, m in manager.read() for name in m]
 
 
-def test_failed_start_is_never_ready(start, manager, tmp_path):
-    (tmp_path / "broken.gguf").write_bytes(b"GGUF" + bytes(100))
+def test_ready_is_behind_the_self_test(start, manager, tmp_path):
+    model = bytearray(open(write_tiny_model(tmp_path / "tiny.gguf"), "rb").read())
+    model[-4000:] = b"\xff" * 4000  # loads, and computes NaN
+    (tmp_path / "broken.gguf").write_bytes(model)
     d = start(ready=False, environment={"NOTIFY_SOCKET": manager.path}, model=str(tmp_path / "broken.gguf"))
     assert d.wait_exit() == 78
-    assert not manager.all("READY")
+    assert "self-test" in d.log_text()
+    assert [s for s in manager.all("STATUS") if s.startswith("Loading")] and not manager.all("READY")
 
 
 def unit(name):
