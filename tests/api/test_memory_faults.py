@@ -8,6 +8,7 @@ INFERD_TEST_FAULTS=N tries only every N-th n (CI), 1 all of them.
 import http.client
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -214,6 +215,41 @@ def test_start(tmp_path, form):
         n += FOLDER_STRIDE if form == "folder" else STRIDE
     assert n > 50
     assert served >= 1
+
+
+def test_reload(tmp_path):
+    """All or nothing, wherever memory fails; and the keys that are in force are whole."""
+    config = settings_files(tmp_path, "gguf")[1]
+    keys, before = tmp_path / "keys", open(config, encoding="utf-8").read()
+    faults = Faults(tmp_path / "faults")
+    d = Daemon(tmp_path / "log", environment=faults.environment, model=None, config=config).wait_ready()
+    current, n, failed = "key-19", 1, 0
+    while True:
+        following = f"new-{n}"
+        write_keys(keys, [f"key-{i}" for i in range(10)] + [following])
+        with open(config, "w", encoding="utf-8") as f:
+            f.write(before + f"served_model_name = m, m{n}\nmax_n = {1 + n % 100}\n")
+        seen = len(d.log_text())
+        faults.fail_memory(n)
+        d.signal(signal.SIGHUP)
+        wait_for(lambda at=seen: re.search("read again|nothing was reloaded", d.log_text()[at:]), 10, f"n = {n}: it says what came of it")
+        struck = faults.memory_is_back()
+        said = d.log_text()[seen:]
+        assert ("read again" in said) != ("nothing was reloaded" in said)
+        refused = "nothing was reloaded" in said
+        assert not refused or lacked_memory(said), said
+        failed += refused
+        for key, status in ((following, 401 if refused else 200), (current, 200 if refused or current == following else 401), ("key-0", 200)):
+            d.key = key
+            answer = d.get("/v1/models")
+            assert answer.status == status, (n, key, said)
+        assert [m["id"] for m in answer.json()["data"]][-1:] == ([f"m{n}"] if not refused else [answer.json()["data"][-1]["id"]])
+        current = current if refused else following
+        if struck == 0:
+            break
+        n += STRIDE
+    assert n > 50 and (failed > 10 or STRIDE > 1)
+    d.stop()
 
 
 LINES = "".join(json.dumps({"text": f"line {i} hällo"}) + "\n" for i in range(3))

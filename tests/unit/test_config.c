@@ -512,3 +512,47 @@ Test(config, unreadable_paths_name_the_part_in_the_way) {
     rmdir(path);
     rmdir(dir);
 }
+
+static int names_of(const char *setting, const char *model, struct model_names *names) {
+    struct config c;
+    cr_assert_eq(config_init(&c, &err), 0);
+    free(c.served_model_name);
+    free(c.model);
+    c.served_model_name = strdup(setting);
+    c.model = strdup(model);
+    int rc = config_model_names(&c, names, &err);
+    config_free(&c);
+    return rc;
+}
+
+Test(config, model_names) {
+    static const struct {
+        const char *setting, *model, *names[4];
+    } good[] = {
+        {"", "/models/a.gguf", {"a"}},          {"", "a.b/", {"a.b"}},     {"", "/", {"model"}},       {"", ".gguf", {".gguf"}},
+        {"x", "a.gguf", {"x"}},                 {"x, y\t,z", "a", {"x", "y", "z"}}, {"org/name", "a", {"org/name"}},
+        {"two words , b", "a", {"two words", "b"}},
+    };
+    static const char *const bad[] = {",", "a,", ",a", "a,,b", "a,a", "a , a", "a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p,q"};
+    struct model_names names;
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        cr_assert_eq(names_of(good[i].setting, good[i].model, &names), 0, "%s", err.message);
+        for (size_t k = 0; k < names.n; k++) {
+            cr_expect_str_eq(names.list[k], good[i].names[k]);
+        }
+        cr_expect(names.n > 0 && good[i].names[names.n] == NULL);
+        model_names_free(&names);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        cr_assert_eq(names_of(bad[i], "a", &names), -1, "%s", bad[i]);
+        cr_expect(err.code == ERROR_MODEL && strcmp(err.param, "served_model_name") == 0);
+    }
+    char longest[202];
+    memset(longest, 'a', sizeof longest);
+    longest[200] = '\0';
+    cr_assert_eq(names_of(longest, "a", &names), 0);
+    model_names_free(&names);
+    longest[200] = 'a';
+    longest[201] = '\0';
+    cr_assert_eq(names_of(longest, "a", &names), -1);
+}

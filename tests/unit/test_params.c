@@ -338,6 +338,9 @@ Test(params, the_body_and_the_model) {
     cr_assert_eq(parse_body(IN_COMPLETIONS, "{\"model\":\"other-secret\",\"prompt\":\"x\"}", &p, &err), -1);
     cr_assert_eq((int)err.code, ERROR_NOT_FOUND);
     cr_assert_null(strstr(err.message, "other-secret"), "the message quotes the client");
+    cr_assert_eq(parse_body(IN_COMPLETIONS, "{\"model\":\"alias\",\"prompt\":\"x\"}", &p, &err), 0);
+    cr_assert_eq(p.model, 1);
+    params_free(&p);
 }
 
 /* A request may live for an hour: nothing that it does not need any more may live with it. */

@@ -191,3 +191,21 @@ Test(settings, lines_are_broken_at_spaces) {
     cr_expect_str_eq(b.data, "one two\n  three\n  aaaaaaaaaaaaaaaaaaaa\n  four");
     buf_free(&b);
 }
+
+Test(settings, copies) {
+    static const char *const other[] = {"somebody", "gear:3", "true", "false", "4", "2M", "0.25", "2"};
+    struct values a, b;
+    cr_assert_eq(settings_init(table, &a, &err), 0);
+    cr_assert_eq(settings_init(table, &b, &err), 0);
+    for (size_t i = 0; i < table.n; i++) {
+        cr_expect(setting_equal(&rows[i], &a, &b), "%s", rows[i].name);
+        cr_assert_eq(setting_set(&rows[i], &b, rows[i].name, other[i], &err), 0, "%s", err.message);
+        cr_expect_not(setting_equal(&rows[i], &a, &b), "%s", rows[i].name);
+        cr_assert_eq(setting_copy(&rows[i], &b, &a, &err), 0);
+        cr_expect(setting_equal(&rows[i], &a, &b), "%s", rows[i].name);
+    }
+    settings_free(table, &b); /* the copies are their own */
+    cr_expect_str_eq(a.name, "somebody");
+    cr_expect(a.count == 4 && a.quiet && !a.colour && a.size == 2097152);
+    settings_free(table, &a);
+}
