@@ -68,9 +68,28 @@ static size_t escape(const char *s, size_t len, enum quoting how, char out[16], 
     return used;
 }
 
+/* How much of s stands for itself, whatever the quoting: nearly always all. */
+static size_t plain_run(const char *s, size_t len) {
+    size_t n = 0;
+    while (n < len && s[n] >= ' ' && s[n] <= '~' && s[n] != '"' && s[n] != '\\') {
+        n++;
+    }
+    return n;
+}
+
 static bool put_escaped(struct log_line *l, const char *s, enum quoting how) {
     char unit[16];
     for (size_t len = strlen(s), n; len > 0;) {
+        size_t plain = plain_run(s, len), fits = room(l);
+        put(l, s, plain < fits ? plain : fits);
+        if (plain > fits) {
+            return false;
+        }
+        s += plain;
+        len -= plain;
+        if (len == 0) {
+            break;
+        }
         size_t used = escape(s, len, how, unit, &n);
         if (!put(l, unit, n)) {
             return false;
