@@ -170,6 +170,42 @@ def test_reload_under_traffic():
     assert pid() == before and show("NRestarts") == "0"
 
 
+# --- the log ---------------------------------------------------------------------------------------------------------
+
+
+def entries(*matches):
+    """Entries of the journal that have these fields."""
+    text = run("journalctl", "-u", "inferd", "-o", "json", *matches).stdout
+    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+
+def test_the_journal_has_fields():
+    lines, alice = key_file("alice")
+    write("/etc/inferd/api_keys", lines, mode=0o644)
+    started(api_keys_file="/etc/inferd/api_keys")
+    assert complete(headers={**alice, "X-Request-Id": "in-the-journal"})[0] == 200
+    wait_for(lambda: entries("REQUEST_ID=in-the-journal"), 10, "the entry is there")
+    entry, = entries("REQUEST_ID=in-the-journal")
+    assert entry["KEY"] == "alice" and entry["STATUS"] == "200" and entry["PRIORITY"] == "6" and entry["SYSLOG_IDENTIFIER"] == "inferd"
+    assert entry["MODEL"] == "tiny" and float(entry["TTFT_MS"]) > 0 and "Once" not in entry["MESSAGE"]
+    assert run("inferd", "healthcheck", "--config", "/etc/inferd/inferd.conf").stdout.startswith("ok: ")
+    # the journal restarts: what is said meanwhile and afterwards reaches it
+    systemctl("restart", "systemd-journald.service")
+    assert complete(headers={**alice, "X-Request-Id": "after-that"})[0] == 200
+    wait_for(lambda: entries("REQUEST_ID=after-that"), 10, "the entry is there")
+
+
+def test_a_fault_is_reported_and_the_service_started_again():
+    started(unit={"RestartSec": "0.1"})
+    before = pid()
+    run("kill", "-SEGV", str(before))
+    wait_for(lambda: show("NRestarts") == "1" and show("ActiveState") == "active", 30, "it was started again")
+    assert pid() != before and status() == 200
+    log = journal(lines=200)
+    assert re.search(r"crash: version .*, build id [0-9a-f]{40}, signal 11 \(SIGSEGV\) sent by process ", log)
+    assert "crash: #0 " in log and "status=11/SEGV" in log
+
+
 # --- the watchdog ----------------------------------------------------------------------------------------------------
 
 
