@@ -215,7 +215,7 @@ sanitized_and_fuzzed() {
     # races: the programs with a plain main (Debian's Criterion does not start under the thread sanitizer)
     configure build-tsan --buildtype debugoptimized -Db_sanitize=thread -Db_lundef=false -Dfault_hooks=true "${lines_only[@]}"
     # of the engine's those in which threads meet: what the others add happens on the engine's alone
-    run_native build-tsan ' (tsan)' --timeout-multiplier 8 ops engine fork pressure sampling quantize null
+    run_native build-tsan ' (tsan)' --timeout-multiplier 8 ops engine fork pressure sampling quantize null collective
     compile build-tsan inferd tests/engine/write_tiny_model
     run_aborts build-tsan ' (tsan)' 2000 100
 
