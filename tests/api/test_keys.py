@@ -283,12 +283,12 @@ def test_max_concurrent(fake, tmp_path):
 
 
 def test_priority_is_a_share(start, tmp_path):
-    keys = write_keys(tmp_path / "keys", {"low": ("l", {"priority": "low"}), "high": ("h", {"priority": "high"})})
+    keys = write_keys(tmp_path / "keys", {"low": ("l", {"priority": "low"}), "high": ("h", {"priority": "high"}), "busy": ("b", {})})
     d = start(device="null", null_step_time="50ms", max_sequences=1, api_keys_file=keys)
-    d.key = "h"
+    d.key = "b"
     order = order_of_answers(d, [("l", {}, {})] * 4 + [("h", {}, {})] * 4)
-    # one of each is as good as the other to begin with; then one of low costs as much as 16 of high
-    assert sorted(order[2:5] + [i for i in order[:2] if i >= 4]) == [4, 5, 6, 7], order
+    # one of each is as good as the other to begin with; then one of low has cost as much as 16 of high
+    assert order == [0, 4, 5, 6, 7, 1, 2, 3]
 
 
 def test_keys_with_one_salt_share_prompts(start, tmp_path):

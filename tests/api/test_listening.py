@@ -12,7 +12,7 @@ import threading
 import time
 
 import pytest
-from conftest import FAKE, SLOW, Answer, Daemon, free_port, wait_for
+from conftest import FAKE, SLOW, Answer, Daemon, free_port, wait_for, write_keys
 from test_raw import post_bytes, read_all, request, status
 
 pytestmark = pytest.mark.skipif(not os.path.isfile(FAKE), reason="fake_inferd was not built (option tests)")
@@ -154,7 +154,7 @@ def test_a_stale_unix_socket_is_replaced_and_nothing_else(fake, tmp_path):
 def test_the_admin_listener_has_the_metrics_and_no_model(fake, tmp_path):
     admin = ("127.0.0.1", free_port())
     keys = tmp_path / "keys"
-    keys.write_text("secret\n")
+    write_keys(keys, ["secret"])
     d = fake(admin_listen=f"127.0.0.1:{admin[1]}", api_keys_file=str(keys))
     key = {"Authorization": "Bearer secret"}
     public = ("127.0.0.1", d.port)
@@ -353,7 +353,7 @@ def cors(answer):
 
 def test_pages_of_listed_origins(fake, tmp_path):
     keys = tmp_path / "keys"
-    keys.write_text("secret\n")
+    write_keys(keys, ["secret"])
     d = fake(cors_origins="https://chat.example, http://localhost:3000", api_keys_file=str(keys))
     where = ("127.0.0.1", d.port)
     for origin in ("https://chat.example", "http://localhost:3000"):
