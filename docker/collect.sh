@@ -44,8 +44,10 @@ sed -nE 's/.*=> (\/[^ ]+).*/\1/p; s/^[[:space:]]+(\/[^ ]*ld-linux[^ ]*) .*/\1/p'
         continue
     fi
     dpkg-query -W -f='${Package} ${Version}\n' "$package" | head -n 1
-    mkdir -p "$root/usr/share/doc/$package"
-    cp -L "/usr/share/doc/$package/copyright" "$root/usr/share/doc/$package/"
+    if [ -e "/usr/share/doc/$package/copyright" ]; then # NVIDIA's packages may have none
+        mkdir -p "$root/usr/share/doc/$package"
+        cp -L "/usr/share/doc/$package/copyright" "$root/usr/share/doc/$package/"
+    fi
 done >/tmp/packages
 sort -u /tmp/packages >"$root/usr/share/inferd/packages" # what the image is made of, for who looks for known faults
 cp LICENSE "$root/usr/share/doc/inferd/copyright"

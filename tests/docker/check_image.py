@@ -277,7 +277,7 @@ def check_running(image, model):
         check(c.end() == 0 and time.monotonic() - start < 10, "and ends at once when told again")
 
 
-def check_cuda(image):
+def check_cuda(image, model):
     root = image["root"]
     cuda = sorted(n for n in os.listdir(os.path.join(root, "usr/lib/x86_64-linux-gnu")) if n.startswith(("libcu", "libnv", "libnccl")))
     check("libcublasLt.so.13" in cuda and not set(cuda) - {"libcublas.so.13", "libcublasLt.so.13", "libcudart.so.13"},
@@ -285,6 +285,8 @@ def check_cuda(image):
     check(os.path.exists(os.path.join(root, "usr/lib/inferd/inferd-cuda.so")), "the module is where inferd looks for it")
     with Container(image, ["version"]) as c:
         check(c.end() == 0, "inferd runs in it")
+    with Container(image, ["serve", inside_path(model), "--device", "cuda"], env=[f"INFERD_API_KEY={KEY}"], model=model) as c:
+        check(c.end() == 4 and "NVIDIA driver" in c.text(), f"and loads the module, which finds no driver: {c.text().splitlines()[-1]}")
 
 
 def main():
@@ -293,7 +295,7 @@ def main():
     parser.add_argument("--root", required=True)
     parser.add_argument("--top", required=True)
     parser.add_argument("--max-size", type=float, help="MB")
-    parser.add_argument("--model")
+    parser.add_argument("--model", required=True)
     parser.add_argument("--cuda", action="store_true")
     args = parser.parse_args()
     with open(args.inspect) as f:
@@ -301,11 +303,11 @@ def main():
     size = megabytes(args.root)
     check(not args.max_size or size < args.max_size, f"the image has {size:.1f} MB")
     check_configuration(image, args.top)
-    if args.model:
+    if args.cuda:
+        check_cuda(image, os.path.realpath(args.model))
+    else:
         check_refusals(image, os.path.realpath(args.model))
         check_running(image, os.path.realpath(args.model))
-    if args.cuda:
-        check_cuda(image)
     print(f"{passed} checks passed")
 
 

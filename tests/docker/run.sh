@@ -103,6 +103,6 @@ if [ $cuda = yes ]; then
         rm -rf "$cache/toolkit"
     fi
     build Dockerfile localhost/inferd:cuda $devel --build-arg GPU_ARCHITECTURES=80
-    check localhost/inferd:cuda --cuda
+    check localhost/inferd:cuda --cuda --model "$model"
 fi
 say passed
