@@ -127,7 +127,7 @@ static const struct setting rows[] = {
      .help = "a stream that was silent so long gets a comment, so that nobody in between closes it; 0: never"},
 
     {AT(max_connections), SETTING_INT, .initial = "4096", .min = 1, .max = 100000, .group = "Connections",
-     .help = "open connections at a time"},
+     .help = "open connections at a time, at each address"},
     {AT(max_body_size), SETTING_SIZE, .initial = "8M", .min = 1024, .max = 1073741824, .group = "Connections", .flags = SETTING_RELOAD,
      .help = "largest body of a request; beyond: 413"},
     {AT(max_header_size), SETTING_SIZE, .initial = "16K", .min = 4096, .max = 1048576, .group = "Connections",

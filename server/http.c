@@ -1,8 +1,8 @@
 #include "http.h"
 
-#include "hangup.h"
 #include "http_internal.h"
 #include "tls.h"
+#include "watch.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -36,9 +36,9 @@
 static void watch(struct exchange *x) {
     struct error err;
     if (!x->watched) {
-        x->watched = hangup_add(x->http->hangup, x->connection->fd, x, &err) == 0;
+        x->watched = watch_add(x->http->hangups, x->connection->fd, EPOLLRDHUP, x, &err) == 0;
     } else if (x->hung_up) {
-        hangup_rearm(x->http->hangup, x->connection->fd, x);
+        watch_rearm(x->http->hangups, x->connection->fd, EPOLLRDHUP, x);
     }
 }
 
@@ -64,6 +64,57 @@ void exchange_cut(struct exchange *x) {
     x->gone = true;
     connection_shut(x->connection);
     exchange_wake(x);
+}
+
+/* ---- TLS handshakes ------------------------------------------------------------------------------------------ */
+
+/*
+ * libmicrohttpd 0.9.75 takes a connection whose handshake waits for the client for one that is ready, and would try it
+ * again in every turn, the loop spinning for as long as the client likes. So such a connection is suspended, here
+ * between two turns, where it has no other state, and resumed when its socket has something for it.
+ */
+static void greeting_begin(struct connection *c) {
+    if (c->gate->socket.tls) {
+        list_push_back(&c->gate->greeting, &c->greeting);
+    }
+}
+
+static void greeting_park(struct connection *c, gnutls_session_t session) {
+    struct watch *w = c->gate->http->greetings;
+    uint32_t events = gnutls_record_get_direction(session) ? EPOLLOUT : EPOLLIN;
+    struct error err;
+    if (c->greeted) {
+        watch_rearm(w, c->fd, events, c);
+    } else if (watch_add(w, c->fd, events, c, &err)) {
+        connection_shut(c);
+        return;
+    }
+    c->greeted = c->parked = true;
+    MHD_suspend_connection(c->mhd);
+}
+
+/* After each turn: those that were tried and are not through. */
+static void greetings_park(struct gate *g) {
+    LIST_FOR_EACH_SAFE(node, next, &g->greeting) {
+        struct connection *c = LIST_ENTRY(node, struct connection, greeting);
+        list_remove(&c->greeting);
+        gnutls_session_t session = MHD_get_connection_info(c->mhd, MHD_CONNECTION_INFO_GNUTLS_SESSION)->tls_session;
+        if (!c->spoke && !tls_established(session)) {
+            greeting_park(c, session);
+        } else if (c->greeted) {
+            watch_remove(g->http->greetings, c->fd);
+        }
+    }
+}
+
+static void greeting_go_on(void *watched) {
+    struct connection *c = watched;
+    if (c->parked) {
+        c->parked = false;
+        list_push_back(&c->gate->greeting, &c->greeting);
+        MHD_resume_connection(c->mhd);
+        c->gate->dirty = true;
+    }
 }
 
 /* ---- the answer --------------------------------------------------------------------------------------------- */
@@ -377,13 +428,14 @@ static void on_completed(void *arg, struct MHD_Connection *mhd, void **request, 
     }
     *request = NULL;
     if (x->watched) {
-        hangup_remove(h->hangup, x->connection->fd);
+        watch_remove(h->hangups, x->connection->fd);
     }
     if (how == MHD_REQUEST_TERMINATED_COMPLETED_OK) {
         end_half_closed(x->connection->fd);
     }
     x->connection->exchange = NULL;
     x->connection->idle = true;
+    x->connection->idle_since_ns = clock_now_ns();
     connection_set_deadline(x->connection, http_deadline(h->config.idle_timeout_ms));
     h->app.completed(h->app.arg, x);
     h->buffered -= x->accounted;
@@ -406,6 +458,9 @@ static void *on_request_line(void *arg, const char *url, struct MHD_Connection *
     (void)url;
     struct gate *g = arg;
     struct connection *c = connection_of(mhd);
+    if (c) {
+        c->spoke = true;
+    }
     if (c && c->idle) {
         c->idle = false;
         connection_set_deadline(c, http_deadline(g->http->config.header_timeout_ms));
@@ -422,6 +477,10 @@ static void on_connection(void *arg, struct MHD_Connection *mhd, void **context,
         struct connection *c = *context;
         if (c) {
             g->n_connections--;
+            if (c->greeted) {
+                watch_remove(h->greetings, c->fd);
+            }
+            list_remove(&c->greeting);
             list_remove(&c->node);
             free(c);
         }
@@ -436,6 +495,8 @@ static void on_connection(void *arg, struct MHD_Connection *mhd, void **context,
     }
     g->n_connections++;
     c->gate = g;
+    c->mhd = mhd;
+    list_init(&c->greeting);
     c->fd = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
     connection_set_deadline(c, http_deadline(h->config.header_timeout_ms));
     int on = 1;
@@ -444,6 +505,7 @@ static void on_connection(void *arg, struct MHD_Connection *mhd, void **context,
     setsockopt(c->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &user_timeout, sizeof user_timeout);
     list_push_back(&h->connections, &c->node);
     *context = c;
+    greeting_begin(c);
 }
 
 static void on_log(void *arg, const char *fmt, va_list ap) __attribute__((format(printf, 2, 0)));
@@ -478,6 +540,9 @@ static void pump(struct gate *g) {
     do { /* one piece of a stream costs two turns: fill, then write */
         size_t before = g->changes;
         MHD_run(g->daemon);
+        if (!g->http->closing) {
+            greetings_park(g);
+        }
         more = MHD_get_timeout(g->daemon, &ms) == MHD_YES;
         if (g->changes != before) { /* at a limit libmicrohttpd let go of the listening socket; it asks for no turn to
                                        take it up when a connection has left */
@@ -574,6 +639,7 @@ static int open_gates(struct http *h, struct listener *sockets, size_t n, struct
     for (size_t i = 0; i < n; i++) {
         if (h->gates) {
             h->gates[i] = (struct gate){.http = h, .socket = sockets[i]};
+            list_init(&h->gates[i].greeting);
             h->n_gates = n;
         } else {
             listener_close(&sockets[i]);
@@ -602,7 +668,8 @@ int http_open(struct loop *loop, const struct http_config *config, const struct 
     h->app = *app;
     h->tls = tls;
     list_init(&h->connections);
-    if (loop_timer_new(loop, http_sweep, h, &h->sweep, err) || hangup_open(loop, exchange_hung_up, &h->hangup, err) ||
+    if (loop_timer_new(loop, http_sweep, h, &h->sweep, err) || watch_open(loop, exchange_hung_up, &h->hangups, err) ||
+        (tls && watch_open(loop, greeting_go_on, &h->greetings, err)) ||
         make_no_memory(h, err) || open_gates(h, sockets, n_sockets, err)) {
         h->tls = NULL; /* the caller's still */
         http_close(h);
@@ -673,10 +740,12 @@ static bool unread(int fd) {
     return ioctl(fd, FIONREAD, &n) == 0 && n > 0;
 }
 
-bool http_owes_answers(const struct http *h) {
+bool http_owes_answers(const struct http *h, uint64_t recent_ms) {
+    uint64_t now = clock_now_ns(), recent_ns = recent_ms * 1000000u;
     LIST_FOR_EACH(node, &h->connections) {
         const struct connection *c = LIST_ENTRY(node, struct connection, node);
-        if (c->gate->socket.door == HTTP_PUBLIC && !c->shut && (c->exchange || !c->idle || unread(c->fd))) {
+        if (c->gate->socket.door == HTTP_PUBLIC && !c->shut &&
+            (c->exchange || !c->idle || now - c->idle_since_ns < recent_ns || unread(c->fd))) {
             return true;
         }
     }
@@ -700,6 +769,7 @@ void http_close(struct http *h) {
     /* libmicrohttpd aborts on a daemon that has suspended connections. */
     LIST_FOR_EACH(node, &h->connections) {
         struct connection *c = LIST_ENTRY(node, struct connection, node);
+        greeting_go_on(c);
         if (c->exchange) {
             exchange_wake(c->exchange);
         }
@@ -717,7 +787,8 @@ void http_close(struct http *h) {
         MHD_destroy_response(h->no_memory);
     }
     tls_free(h->tls);
-    hangup_free(h->hangup);
+    watch_free(h->hangups);
+    watch_free(h->greetings);
     loop_timer_free(h->sweep);
     free(h->gates);
     free(h);

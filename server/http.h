@@ -45,7 +45,7 @@ struct http_app {
 };
 
 struct http_config {
-    size_t max_connections; /* of each listener but the admin's (HTTP_ADMIN_CONNECTIONS), which shall answer when clients have them all */
+    size_t max_connections; /* of each public listener; the admin's has HTTP_ADMIN_CONNECTIONS of its own */
     size_t max_body_size;
     size_t max_header_size; /* request line and headers; ours (JSON, 431) fires before libmicrohttpd's own page */
     size_t max_buffered;    /* bytes of all request bodies held at once */
@@ -81,8 +81,9 @@ time_t http_certificate_end(const struct http *h); /* when the one in use ends; 
 void http_announce_close(struct http *h);
 /* Close all listening sockets; connections go on. */
 void http_stop_listening(struct http *h);
-/* Is a client of the public door within a request, or before its first? To end now would be a reset to it. */
-bool http_owes_answers(const struct http *h);
+/* Is a client of the public door within a request, before its first, or so shortly after one that the next may be on its
+ * way? To end now might be a reset to it. */
+bool http_owes_answers(const struct http *h, uint64_t recent_ms);
 /* End every exchange (unsent bytes are lost; `completed` is called for each) and free. NULL is fine. */
 void http_close(struct http *h);
 /* Try to write what waits, without waiting for anybody. For a last word before the process ends. */

@@ -11,7 +11,7 @@
 struct MHD_Connection;
 struct MHD_Daemon;
 struct MHD_Response;
-struct hangup;
+struct watch;
 
 /* A listening socket and the libmicrohttpd daemon behind it: its own epoll set, its own connections. */
 struct gate {
@@ -22,6 +22,7 @@ struct gate {
     struct loop_timer *timer; /* its timeouts */
     size_t changes;           /* connections that came or went */
     size_t n_connections;
+    struct list greeting; /* connections whose TLS handshake is tried in the next turn */
     bool dirty;    /* something was resumed or became readable: pump before sleeping */
     bool readable; /* ... by the epoll descriptor */
     bool paused;   /* which is not polled for a moment */
@@ -38,7 +39,8 @@ struct http {
     size_t n_gates;
     struct loop_timer *sweep; /* ours, at the earliest deadline of all connections */
     uint64_t sweep_ns;        /* when it is due; 0 = never */
-    struct hangup *hangup;
+    struct watch *hangups;   /* of exchanges */
+    struct watch *greetings; /* of connections in a TLS handshake; NULL without TLS */
     struct list connections;
     size_t buffered;    /* bytes of request bodies held */
     uint64_t warned_ns; /* that there is no descriptor left */
@@ -48,12 +50,18 @@ struct http {
 /* One connection: what its deadline is now. */
 struct connection {
     struct list node;
+    struct list greeting; /* in the gate's, or alone */
     struct gate *gate;
+    struct MHD_Connection *mhd;
     struct exchange *exchange; /* the one in progress, or NULL */
     int fd;
     bool idle;            /* between two requests */
+    bool spoke;           /* a request line has come: it is libmicrohttpd's and the exchanges' to suspend */
+    bool greeted;         /* its TLS handshake was watched */
+    bool parked;          /* in libmicrohttpd, until it can go on */
     bool shut;            /* shutdown() was called: libmicrohttpd will see the end of it */
     uint64_t deadline_ns; /* 0 = none */
+    uint64_t idle_since_ns;
     char peer[64];        /* exchange_peer, once asked for */
 };
 

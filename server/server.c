@@ -183,8 +183,8 @@ static bool nothing_left(const struct server *s) {
 }
 
 /*
- * Stop when nothing is left to do, but let those connections that are about to get an answer (a 503) have it: who has
- * just connected would see a reset.
+ * Stop when nothing is left to do, but first let clients have an answer (a 503 that ends the connection) who have just
+ * connected, or whose pool of connections is in use: they would see a reset, which says nothing of whether to try again.
  */
 static void on_linger(void *arg) {
     struct server *s = arg;
@@ -195,7 +195,7 @@ static void on_linger(void *arg) {
     if (!s->linger_until_ns) {
         s->linger_until_ns = now + LINGER_MS * 1000000u;
     }
-    if (s->http && now < s->linger_until_ns && http_owes_answers(s->http)) {
+    if (s->http && now < s->linger_until_ns && http_owes_answers(s->http, LINGER_MS)) {
         loop_timer_set(s->linger, LINGER_AGAIN_MS);
     } else {
         loop_stop(s->loop);

@@ -248,6 +248,15 @@ time_t tls_not_after(const struct tls *t) {
     return t->pair->not_after;
 }
 
+bool tls_established(gnutls_session_t session) {
+    gnutls_datum_t binding = {0}; /* which there is none of before the end of the handshake */
+    int rc = gnutls_session_channel_binding(session, GNUTLS_CB_TLS_UNIQUE, &binding);
+    if (rc == 0) {
+        gnutls_free(binding.data);
+    }
+    return rc != GNUTLS_E_CHANNEL_BINDING_NOT_AVAILABLE;
+}
+
 int tls_retrieve(gnutls_session_t session, const gnutls_datum_t *ca_names, int n_ca_names,
                  const gnutls_pk_algorithm_t *algorithms, int n_algorithms, gnutls_pcert_st **certificates,
                  unsigned *n_certificates, gnutls_privkey_t *key) {

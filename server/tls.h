@@ -5,6 +5,7 @@
 #include <gnutls/abstract.h>
 #include <gnutls/gnutls.h>
 #include <inferd/error.h>
+#include <stdbool.h>
 #include <time.h>
 
 struct tls;
@@ -24,6 +25,9 @@ int tls_check(const char *certificate, const char *key, struct error *err);
 
 const char *tls_priorities(const struct tls *t); /* a GnuTLS priority string */
 time_t tls_not_after(const struct tls *t);       /* when the server's certificate ends */
+
+/* Is the handshake over, and well? */
+bool tls_established(gnutls_session_t session);
 
 /* The callback of a handshake: the pair that is open. It gets no argument of ours, hence one pair a process. */
 int tls_retrieve(gnutls_session_t session, const gnutls_datum_t *ca_names, int n_ca_names,

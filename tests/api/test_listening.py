@@ -12,7 +12,7 @@ import threading
 import time
 
 import pytest
-from conftest import FAKE, SLOW, Answer, Daemon, free_port, wait_for, write_keys
+from conftest import FAKE, SLOW, Answer, Daemon, free_port, wait_for
 from test_raw import post_bytes, read_all, request, status
 
 pytestmark = pytest.mark.skipif(not os.path.isfile(FAKE), reason="fake_inferd was not built (option tests)")
@@ -151,11 +151,9 @@ def test_a_stale_unix_socket_is_replaced_and_nothing_else(fake, tmp_path):
 # --- the admin's listener
 
 
-def test_the_admin_listener_has_the_metrics_and_no_model(fake, tmp_path):
+def test_the_admin_listener_has_the_metrics_and_no_model(fake):
     admin = ("127.0.0.1", free_port())
-    keys = tmp_path / "keys"
-    write_keys(keys, ["secret"])
-    d = fake(admin_listen=f"127.0.0.1:{admin[1]}", api_keys_file=str(keys))
+    d = fake(admin_listen=f"127.0.0.1:{admin[1]}", api_key="secret")
     key = {"Authorization": "Bearer secret"}
     public = ("127.0.0.1", d.port)
     table = [("/metrics", 404, 200), ("/v1/models", 200, 404), ("/v1/models/fake", 200, 404), ("/version", 200, 200),
@@ -260,19 +258,32 @@ def test_what_waits_during_a_drain_is_for_the_next_process(fake, handed, tmp_pat
     assert status(read_all(waiting)) == 200
 
 
-def test_who_has_just_connected_is_answered_before_the_end(fake):
+def test_who_is_about_to_ask_is_answered_before_the_end(fake):
     d = fake()
-    with d.connect() as s, d.connect() as kept, d.connect() as silent:
-        kept.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert status(kept.recv(1000)) == 200  # has had its answer: it is not waited for
+    get_models = b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n"
+    with d.connect() as fresh, d.connect() as pooled, d.connect() as silent:
+        pooled.sendall(get_models)
+        assert status(pooled.recv(1000)) == 200
         began = time.monotonic()
         d.signal()
         time.sleep(0.2)
-        s.sendall(b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n")
-        answer = read_all_strictly(s)
-        assert status(answer) == 200 and b"Connection: close" in answer
-        assert read_all(silent) == b"" and d.wait_exit(5) == 0  # nor for ever for who says nothing
+        for s in (fresh, pooled):
+            s.sendall(get_models)
+            answer = read_all_strictly(s)
+            assert status(answer) == 200 and b"Connection: close" in answer
+        assert read_all(silent) == b"" and d.wait_exit(5) == 0  # but not for ever for who says nothing
         assert 0.9 < time.monotonic() - began < 3 * SLOW
+
+
+def test_who_has_not_asked_for_long_is_not_waited_for(fake):
+    d = fake()
+    with d.connect() as s:
+        s.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert status(s.recv(1000)) == 200
+        time.sleep(1.1)
+        began = time.monotonic()
+        d.signal()
+        assert d.wait_exit(5) == 0 and time.monotonic() - began < 0.5 * SLOW
 
 
 def test_no_client_sees_a_reset_across_restarts(fake, handed):
@@ -351,10 +362,8 @@ def cors(answer):
     return {k: v for k, v in answer.headers.items() if k.startswith("access-control-") or k == "vary"}
 
 
-def test_pages_of_listed_origins(fake, tmp_path):
-    keys = tmp_path / "keys"
-    write_keys(keys, ["secret"])
-    d = fake(cors_origins="https://chat.example, http://localhost:3000", api_keys_file=str(keys))
+def test_pages_of_listed_origins(fake):
+    d = fake(cors_origins="https://chat.example, http://localhost:3000", api_key="secret")
     where = ("127.0.0.1", d.port)
     for origin in ("https://chat.example", "http://localhost:3000"):
         answer = ask(where, "/v1/chat/completions", "OPTIONS", Origin=origin, **PREFLIGHT)  # a browser sends no key with it

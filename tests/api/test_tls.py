@@ -237,6 +237,30 @@ def test_drain(secure, pair):
     assert d.wait_exit(5) == 0
 
 
+def test_what_waits_costs_nothing(secure, pair):
+    """Streams, connections between two requests, and handshakes: none begun, half a message, one that stops half way."""
+    d = secure(pair, max_sequences=100, header_timeout=30)
+    parked = [d.open_stream("@stall") for _ in range(40)]
+    idle = [d.connect() for _ in range(20)]
+    for s in idle[:10]:
+        s.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert status(s.recv(1000)) == 200
+    wait_for(lambda: d.gauge("requests_running") == 40, 10, "all run")
+    silent, half, stopped = [socket.create_connection(("127.0.0.1", d.port)) for _ in range(3)]
+    half.sendall(b"\x16\x03\x01\x02\x00\x01")
+    outgoing = ssl.MemoryBIO()
+    with pytest.raises(ssl.SSLWantReadError):
+        d.trusted.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost").do_handshake()
+    stopped.sendall(outgoing.read())
+    assert stopped.recv(10)
+    time.sleep(0.2)
+    before = d.cpu_seconds()
+    time.sleep(1)
+    assert d.cpu_seconds() - before <= 0.03 * SLOW
+    for s in parked + idle + [silent, half, stopped]:
+        s.close()
+
+
 # --- another certificate
 
 

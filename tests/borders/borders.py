@@ -60,7 +60,7 @@ OF_TESTS = {("engine/backend/cuda/device.cuh", "device.h")}
 # A library's header -> the files or folders that may include it.
 LIBRARIES = [
     (r"microhttpd\.h", ["server/http.c"]),
-    (r"uv\.h", ["server/loop", "server/http", "server/hangup"]),
+    (r"uv\.h", ["server/loop", "server/http"]),
     (r"(cuda|cublas|nccl|nvml|nvrtc|cooperative_groups|mma\.h).*", ["engine/backend/cuda/"]),
     (r"(cjson/)?cJSON\.h", ["engine/base/", "engine/model_file/", "engine/model/", "engine/text/", "engine/quant/", "engine/text_open.c", "engine/quantize_config.c", "engine/planning/", "server/"]),
     (r"onig.*\.h", ["engine/base/regex.c", "server/version.c"]),
