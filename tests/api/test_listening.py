@@ -5,7 +5,6 @@ On the fake engine (tests/unit/fake_engine.h).
 
 import http.client
 import os
-import signal
 import socket
 import struct
 import threading
