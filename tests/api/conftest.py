@@ -31,7 +31,7 @@ SLOW = float(os.environ.get("INFERD_TEST_SLOW", "1"))
 # what looks at files more than at the program.
 SANITIZED = os.environ.get("INFERD_TEST_SANITIZED") == "1"
 COMPUTE = (
-    "test_sampling.py::", "test_speculation.py::", "test_differential.py::test_hurried_answers_are_the_plain_ones[demo",
+    "test_service.py::test_load_percentage", "test_sampling.py::", "test_speculation.py::", "test_differential.py::test_hurried_answers_are_the_plain_ones[demo",
     "test_streams.py::test_32_streams", "test_streams.py::test_sampled_streams", "test_streams.py::test_closing_half",
     "test_cli.py::test_cases_made_by_others", "test_cli.py::test_chat_chooses_as_it_is_told",
     "test_prompt_logprobs.py::test_a_full_context_takes_no_more_memory", "test_bad_input.py::test_the_context_boundary",

@@ -3,7 +3,11 @@
 import json
 import os
 import re
+import shutil
 import socket
+import ssl
+import subprocess
+import tempfile
 import threading
 import time
 
@@ -150,18 +154,46 @@ def test_keys_are_a_credential():
         os.remove(ROOT + "/etc/inferd/credentials/api_keys")
 
 
+def test_certificate_key_is_a_credential():
+    """A key that only root can read, as /run/credentials has it; and a Unix socket for the rest."""
+    work = tempfile.mkdtemp()
+    if subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=localhost",
+                       "-days", "2", "-keyout", f"{work}/key", "-out", f"{work}/crt"], capture_output=True).returncode != 0:
+        pytest.skip("openssl made no certificate")
+    configure(tls_certificate="/etc/inferd/tls.crt", tls_key="/run/credentials/inferd.service/inferd_tls.key",
+              host="127.0.0.1, unix:/run/inferd/http.sock")
+    write("/etc/inferd/tls.crt", open(f"{work}/crt", encoding="ascii").read())
+    write("/etc/inferd/credentials/tls.key", open(f"{work}/key", encoding="ascii").read(), mode=0o600)
+    try:
+        systemctl("start", "inferd.service")
+        trust = ssl.create_default_context(cafile=f"{work}/crt")
+        with socket.create_connection(("localhost", PORT)) as s, trust.wrap_socket(s, server_hostname="localhost") as t:
+            t.sendall(b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            assert t.makefile("rb").readline().startswith(b"HTTP/1.1 200")
+        assert run("stat", "-c", "%U %a", "/run/inferd/http.sock").stdout.split() == ["inferd", "660"]
+    finally:
+        shutil.rmtree(work)
+        os.remove(ROOT + "/etc/inferd/credentials/tls.key")
+        os.remove(ROOT + "/etc/inferd/tls.crt")
+
+
+def write_keys(text):
+    write("/etc/inferd/api_keys", text, mode=0o640)
+    run("chgrp", "inferd", "/etc/inferd/api_keys")
+
+
 def test_reload_under_traffic():
     lines, alice = key_file("alice")
     more, bob = key_file("bob")
-    write("/etc/inferd/api_keys", lines, mode=0o644)
+    write_keys(lines)
     started(device="null", null_step_time="10ms", api_keys_file="/etc/inferd/api_keys")
     before = pid()
     streams = Streams(8, 200, alice)
     assert complete(headers=bob)[0] == 401
-    write("/etc/inferd/api_keys", lines + "\n" + more, mode=0o644)
+    write_keys(lines + "\n" + more)
     systemctl("reload", "inferd.service")
     wait_for(lambda: complete(headers=bob)[0] == 200, 5, "the new key counts")
-    write("/etc/inferd/api_keys", "nonsense\n", mode=0o644)
+    write_keys("nonsense\n")
     systemctl("reload", "inferd.service")
     wait_for(lambda: "/etc/inferd/api_keys:1" in journal(), 5, "the log says why")
     assert complete(headers=bob)[0] == 200  # a bad file changes nothing
