@@ -5,6 +5,7 @@ On the fake engine (tests/unit/fake_engine.h).
 
 import http.client
 import os
+import re
 import socket
 import struct
 import threading
@@ -74,6 +75,8 @@ def test_several_addresses(fake, tmp_path):
     for where in (("127.0.0.1", d.port), ("::1", d.port), path):
         assert ask(where, "/v1/models").json()["data"][0]["id"] == "fake"
     log = d.log_text()
+    clients = re.findall(r"client=(\S+) method=GET route=/v1/models", log)
+    assert [re.sub(r":\d+$", ":PORT", c) for c in clients] == ["127.0.0.1:PORT", "[::1]:PORT", "unix"]
     for name in (f"http://127.0.0.1:{d.port}", f"http://[::1]:{d.port}", f"unix:{path}"):
         assert f"listening on {name}\n" in log
     d.signal()
