@@ -183,7 +183,7 @@ def test_a_misspelt_variable_is_mentioned():
 
 def test_what_does_not_fit_exits_with_3():
     p = run("serve", MODEL, "--port", str(free_port()), "--kv-tokens", str(10**9), "--log-level", "error")
-    sentence, _, table = p.stderr.partition("\n")
+    sentence, _, table = p.err.partition("\n")
     assert p.returncode == 3 and "the model does not fit" in sentence
     assert "What would help" in table or "does NOT fit" in table
 
