@@ -74,16 +74,18 @@ static int open_sockets(const struct config *c, struct sockets *s, struct error 
     return admin ? add(s, &plan.admin, &plan, HTTP_ADMIN, err) : 0;
 }
 
-/* The settings were checked; this is what the sockets themselves say. */
-static int check_reach(const struct sockets *s, struct error *err) {
-    for (size_t i = 0; i < s->n; i++) {
-        if (!listen_address_is_local(&s->list[i].address)) {
-            char name[LISTEN_NAME_MAX];
-            listen_address_print(&s->list[i].address, name);
-            return config_refuse_public(name, err);
+/* The first that others can reach: the settings say nothing of sockets that were handed over. */
+static void note_reach(struct server *s, const struct sockets *sockets) {
+    for (size_t i = 0; i < sockets->n; i++) {
+        if (!listen_address_is_local(&sockets->list[i].address)) {
+            listen_address_print(&sockets->list[i].address, s->public_address);
+            return;
         }
     }
-    return 0;
+}
+
+int doors_check_keys(const struct server *s, const struct config *c, bool has_keys, struct error *err) {
+    return s->public_address[0] && !has_keys && !c->insecure ? config_refuse_public(s->public_address, err) : 0;
 }
 
 static void tell(const struct server *s, const struct sockets *sockets) {
@@ -169,8 +171,9 @@ int doors_open(struct server *s, bool has_keys, struct error *err) {
     struct sockets sockets = {0};
     struct tls *tls = NULL;
     int rc = open_sockets(c, &sockets, err);
-    if (rc == 0 && !has_keys && !c->insecure) {
-        rc = check_reach(&sockets, err);
+    if (rc == 0) {
+        note_reach(s, &sockets);
+        rc = doors_check_keys(s, c, has_keys, err);
     }
     if (rc == 0 && c->tls_certificate[0]) {
         rc = tls_open(c->tls_certificate, c->tls_key, c->tls_min_version, &tls, err);

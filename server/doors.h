@@ -5,6 +5,7 @@
 #include <inferd/error.h>
 #include <stdbool.h>
 
+struct config;
 struct server;
 
 /*
@@ -13,6 +14,9 @@ struct server;
  * descriptor. ERROR_IO: an address that cannot be had.
  */
 int doors_open(struct server *s, bool has_keys, struct error *err);
+
+/* ERROR_MODEL: a listener that is open can be reached by others, and c, which would be in force, has no keys nor insecure. */
+int doors_check_keys(const struct server *s, const struct config *c, bool has_keys, struct error *err);
 
 /* Log until when the certificate in use is good: a warning where it is over. Nothing without TLS. */
 void doors_tell_certificate(const struct server *s);

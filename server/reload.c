@@ -130,7 +130,8 @@ static int read_again(struct server *s, struct reload *r, struct error *err) {
         return -1;
     }
     if (s->reread(s->reread_arg, &r->given, &r->warnings, err) || merge(s->config, r, err) ||
-        keys_load(&r->policy->config, &r->keys, &r->warnings, err) || key_change_make(&s->keys, &r->keys, &r->change, err)) {
+        keys_load(&r->policy->config, &r->keys, &r->warnings, err) ||
+        doors_check_keys(s, &r->policy->config, r->keys.n > 0, err) || key_change_make(&s->keys, &r->keys, &r->change, err)) {
         return -1;
     }
     /* the last that can fail, and it changes nothing when it does */

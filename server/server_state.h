@@ -6,6 +6,7 @@
 #include "choice_table.h"
 #include "deadline.h"
 #include "key_ring.h"
+#include "listener.h"
 #include "metrics.h"
 #include "policy.h"
 #include "server.h"
@@ -33,6 +34,7 @@ struct server {
     struct loop *loop;
     struct http *http;
     struct content_log *content_log; /* NULL: content is written nowhere */
+    char public_address[LISTEN_NAME_MAX]; /* one of the listeners' that others can reach; "": none */
     bool has_admin_door; /* which has the metrics; else they are where everything is */
     struct key_ring keys;
     struct metrics metrics;

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import time
 
@@ -120,6 +121,19 @@ def test_a_public_address_never_stays_without_keys(settings):
     # the new file would do, after a restart; what is in force until then would not
     settings.refuse("anybody could use 0.0.0.0", api_keys_file=None, host="127.0.0.1")
     assert d.get("/v1/models").status == 401 and complete(d, "a").status == 200
+
+
+def test_nor_does_one_that_was_handed_over(settings):
+    """The file says nothing of its address."""
+    with socket.create_server(("0.0.0.0", 0)) as handed:
+        d = settings.serve(api_keys_file=write_keys(settings.keys, ["a"]), ready=False, flags={"inherit": [handed]})
+        d.port = handed.getsockname()[1]
+        d.wait_ready()
+        settings.refuse("anybody could use 0.0.0.0", api_keys_file=None)
+        assert d.get("/v1/models").status == 401 and complete(d, "a").status == 200
+        settings.reload(api_keys_file=None, insecure="true")
+        settings.refuse("anybody could use 0.0.0.0", insecure=None)
+        assert d.get("/v1/models").status == 200
 
 
 # --- all or nothing
