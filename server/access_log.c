@@ -111,6 +111,16 @@ static uint64_t earlier(uint64_t a, uint64_t b) {
     return a && (a < b || !b) ? a : b;
 }
 
+/* Of a request that did not come to its end, as far as it came. */
+static size_t generated(const struct request *r) {
+    size_t n = 0;
+    for (size_t i = 0; i < r->n_choices; i++) {
+        const struct choice *c = &r->choices[i];
+        n += c->completion_tokens > c->charged ? c->completion_tokens : c->charged;
+    }
+    return n;
+}
+
 /* From the first choice that got so far; decoding until the last token of any. */
 static void add_phases(struct fields *f, const struct request *r) {
     uint64_t submitted = 0, started = 0, last = 0;
@@ -139,7 +149,7 @@ void access_write_request(const struct request *r) {
     if (r->n_choices > 0) {
         struct request_usage u = request_usage(r);
         add_count(&f, "prompt_tokens", u.prompt);
-        add_count(&f, "completion_tokens", u.completion);
+        add_count(&f, "completion_tokens", generated(r));
         add_count(&f, "cached_tokens", u.cached);
         add_phases(&f, r);
     }

@@ -45,7 +45,7 @@ struct choice {
     uint64_t id; /* the engine's; 0 = not in the engine */
     bool done;   /* ended as it should */
     bool prompt_counted;
-    uint32_t charged; /* generated tokens that the key was charged for */
+    uint32_t charged; /* generated tokens so far, for which its key, if any, was charged */
     struct buf text; /* all of it; in a stream, what waits for the next chunk (nothing, between two events) */
     size_t shown;    /* bytes of generated text, so far */
     uint64_t submitted_ns, started_ns, first_ns, last_ns; /* 0 = not yet */

@@ -75,6 +75,7 @@ static void count_prompt(struct choice *c, const struct engine_event *e) {
             c->request->prompt_computed += tokens;
             c->request->key->prompt_tokens += tokens;
         }
+        c->cached_tokens = e->cached_tokens;
         m->prompt_tokens += tokens;
         m->cached_tokens += e->cached_tokens < tokens ? e->cached_tokens : tokens;
     }
@@ -82,11 +83,13 @@ static void count_prompt(struct choice *c, const struct engine_event *e) {
 
 /* What was generated since the last event of the choice, whoever reads it. */
 static void charge_key(struct request *r, struct choice *c, const struct engine_event *e, uint64_t now) {
-    if (r->key && e->completion_tokens > c->charged) {
+    if (e->completion_tokens > c->charged) {
         uint32_t tokens = e->completion_tokens - c->charged;
         c->charged = e->completion_tokens;
-        r->key->generation_tokens += tokens;
-        bucket_take(&r->key->tokens, tokens, now);
+        if (r->key) {
+            r->key->generation_tokens += tokens;
+            bucket_take(&r->key->tokens, tokens, now);
+        }
     }
 }
 

@@ -282,6 +282,18 @@ static void log_answer(struct server *s, const struct exchange *x) {
     }
 }
 
+void route_log_unfinished(struct server *s) {
+    LIST_FOR_EACH(node, &s->requests) {
+        struct request *r = LIST_ENTRY(node, struct request, node);
+        if (r->exchange) {
+            log_answer(s, r->exchange);
+        }
+        if (r->access.arrived_ns) {
+            access_write_request(r);
+        }
+    }
+}
+
 static void on_completed(void *arg, struct exchange *x) {
     count_answer(arg, x);
     log_answer(arg, x);

@@ -11,4 +11,7 @@ void route_app(struct server *s, struct http_app *out);
 /* Make the rows of http_requests_total, so that each is there from the first scrape. */
 void route_register(struct server *s);
 
+/* The process ends at once: the access lines of the requests that have not come to their end. */
+void route_log_unfinished(struct server *s);
+
 #endif

@@ -206,6 +206,13 @@ void server_request_ended(struct server *s) {
     on_linger(s);
 }
 
+void server_end_now(struct server *s, int code) {
+    http_flush(s->http);
+    route_log_unfinished(s);
+    http_stop_listening(s->http);
+    _exit(code);
+}
+
 static void fail_requests(struct server *s) {
     struct error err;
     s->drain_expired = true;
@@ -238,9 +245,7 @@ static void on_terminate(void *arg) {
     if (s->phase == SERVER_DRAINING) {
         log_warn("told again to stop: ending at once");
         fail_requests(s);
-        http_flush(s->http);
-        http_stop_listening(s->http);
-        _exit(0);
+        server_end_now(s, 0);
     }
     size_t running, waiting;
     requests_count(s, &running, &waiting);

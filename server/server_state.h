@@ -85,6 +85,9 @@ const char *server_refusal(const struct server *s);
 /* Takes over the caller's hold; the one that was in force is the caller's then. */
 void server_use_policy(struct server *s, struct policy *p);
 
+/* End the process, without waiting for anything: what can be written to clients is, and each request has its access line. */
+_Noreturn void server_end_now(struct server *s, int code);
+
 /* A request ended: the drain may be over. */
 void server_request_ended(struct server *s);
 

@@ -1,14 +1,12 @@
 #include "watchdog.h"
 
 #include "config.h"
-#include "http.h"
 #include "loop.h"
 #include "request.h"
 #include "server_state.h"
 
 #include <inferd/clock.h>
 #include <inferd/log.h>
-#include <unistd.h>
 
 #define NAMED_REQUESTS 16 /* in the line of log */
 #define EXIT_DEVICE 4
@@ -63,9 +61,7 @@ _Noreturn static void end_without_device(struct server *s) {
     struct error err;
     error_set(&err, ERROR_UNAVAILABLE, "the device is lost; the server is ending");
     requests_fail(s, &err);
-    http_flush(s->http);
-    http_stop_listening(s->http);
-    _exit(EXIT_DEVICE);
+    server_end_now(s, EXIT_DEVICE);
 }
 
 _Noreturn static void give_up(struct server *s, double seconds) {
@@ -75,9 +71,7 @@ _Noreturn static void give_up(struct server *s, double seconds) {
               seconds);
     error_set(&err, ERROR_UNAVAILABLE, "the engine makes no progress; the server is ending");
     requests_fail(s, &err);
-    http_flush(s->http);
-    http_stop_listening(s->http);
-    _exit(EXIT_DEVICE);
+    server_end_now(s, EXIT_DEVICE);
 }
 
 void watchdog_tick(struct server *s) {

@@ -172,7 +172,9 @@ def test_retry_after_follows_the_speed(fake):
     assert d.post("/v1/completions", body()).status == 200
 
     def full_queue(first):
-        streams = [d.open_stream(first), *(d.open_stream("@stall") for _ in range(4))]
+        streams = [d.open_stream(first)]
+        wait_for(lambda: d.gauge("requests_running") == 1, 5, "the first one runs")
+        streams += [d.open_stream("@stall") for _ in range(4)]
         wait_for(lambda: d.gauge("requests_running") + d.gauge("requests_waiting") == 5, 5, "the queue is full")
         return streams
 

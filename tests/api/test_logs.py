@@ -94,6 +94,23 @@ def test_every_ending_has_its_line(tiny, fake):
     assert cancelled["completion_tokens"] > 0 and cancelled["bytes_sent"] > 0
 
 
+def test_requests_that_the_end_cuts_off_have_lines_too(fake):
+    d = fake(log_format="json", drain_timeout=60)
+    stream = d.open_stream("@delay=10 @loop", max_tokens=1000)
+    waiting = d.open_stream("@stall", max_tokens=5)
+    events = stream.events()
+    for _ in range(3):
+        next(events)
+    d.signal()
+    wait_for(lambda: "draining" in d.log_text(), 5, "it drains")
+    d.signal()
+    d.wait_exit()
+    found = {e["response_id"]: e for e in access_lines(d, 3) if "response_id" in e}
+    assert sorted((e["status"], e["finish"]) for e in found.values()) == [(200, "error"), (503, "error")]
+    assert next(e for e in found.values() if e["status"] == 200)["completion_tokens"] >= 3
+    waiting.close()
+
+
 def test_whose_request_it_was(fake, tmp_path):
     """The key's name, on every route; nothing for who has none."""
     keys = tmp_path / "keys"

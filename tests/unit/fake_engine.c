@@ -104,6 +104,7 @@ static void one_token(struct engine *e, struct sequence *q) {
         event.n_top++;
     }
     q->done++;
+    event.completion_tokens = (uint32_t)q->done;
     e->stats.generation_tokens++;
     size_t end = q->done > q->hold ? q->done - q->hold : 0;
     if (q->stop_index >= 0 && end > q->cut) {
