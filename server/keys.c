@@ -4,12 +4,15 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <ini.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#define FILE_MAX_BYTES ((off_t)16 << 20)
 #define LINE_MAX_BYTES 198 /* inih would split a longer one */
 #define API_KEY_MAX 256    /* bytes of a key itself */
 
@@ -292,17 +295,24 @@ static int take_value(void *user, const char *section, const char *name, const c
 
 static int check_mode(struct reader *r, struct buf *warnings) {
     struct stat st;
-    if (fstat(fileno(r->f), &st) != 0 || S_ISDIR(st.st_mode)) {
+    if (fstat(fileno(r->f), &st) != 0) {
         r->failed = true;
-        return error_set_param(r->err, ERROR_MODEL, "api_keys_file", "%s: %s", r->path, strerror(S_ISDIR(st.st_mode) ? EISDIR : errno));
+        return error_set_param(r->err, ERROR_MODEL, "api_keys_file", "%s: %s", r->path, strerror(errno));
     }
-    if (S_ISREG(st.st_mode) && (st.st_mode & (S_IWGRP | S_IWOTH))) {
+    if (!S_ISREG(st.st_mode) || st.st_size > FILE_MAX_BYTES) { /* a pipe would hold up the server, a device has no end */
+        r->failed = true;
+        return error_set_param(r->err, ERROR_MODEL, "api_keys_file", "%s: %s", r->path,
+                               S_ISDIR(st.st_mode)    ? strerror(EISDIR)
+                               : S_ISREG(st.st_mode) ? "it is too large for a file of keys"
+                                                      : "it is no regular file");
+    }
+    if (st.st_mode & (S_IWGRP | S_IWOTH)) {
         r->failed = true;
         return error_set_param(r->err, ERROR_MODEL, "api_keys_file",
                                "%s: others can write this file (mode %04o) and so let themselves in; use: chmod go-w",
                                r->path, (unsigned)st.st_mode & 07777);
     }
-    if (warnings && S_ISREG(st.st_mode) && (st.st_mode & S_IROTH)) {
+    if (warnings && (st.st_mode & S_IROTH)) {
         buf_printf(warnings, "%s: others can read this file (mode %04o), which has the hashes of keys; use: chmod o-r\n", r->path,
                    (unsigned)st.st_mode & 07777);
     }
@@ -330,9 +340,14 @@ static int read_file(struct reader *r) {
 
 int keys_load_file(const char *path, struct keys *out, struct buf *warnings, struct error *err) {
     struct reader r = {.path = path, .err = err};
-    r.f = fopen(path, "re");
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    r.f = fd < 0 ? NULL : fdopen(fd, "r");
     if (!r.f) {
-        return error_set_param(err, ERROR_MODEL, "api_keys_file", "%s: %s", path, strerror(errno));
+        error_set_param(err, ERROR_MODEL, "api_keys_file", "%s: %s", path, strerror(errno));
+        if (fd >= 0) {
+            close(fd);
+        }
+        return -1;
     }
     int rc = check_mode(&r, warnings) ? -1 : read_file(&r);
     free(r.line);

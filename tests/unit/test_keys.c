@@ -146,6 +146,23 @@ Test(keys, who_may_touch_the_file) {
     cr_expect_not_null(strstr(err.message, "/nonexistent/keys: No such file"));
     cr_assert_eq(keys_load_file("/tmp", &k, NULL, &err), -1);
     cr_expect_not_null(strstr(err.message, "/tmp: Is a directory"), "%s", err.message);
+    cr_assert_eq(keys_load_file("/dev/zero", &k, NULL, &err), -1);
+    cr_expect_not_null(strstr(err.message, "/dev/zero: it is no regular file"), "%s", err.message);
+}
+
+/* Neither one that would hold up whoever reads it nor one without an end. */
+Test(keys, only_a_file_of_its_size, .timeout = 60) {
+    char name[] = "/tmp/inferd-keys-XXXXXX";
+    struct keys k = {0};
+    int fd = mkstemp(name);
+    cr_assert(fd >= 0 && ftruncate(fd, (off_t)17 << 20) == 0);
+    close(fd);
+    cr_assert_eq(keys_load_file(name, &k, NULL, &err), -1);
+    cr_expect_not_null(strstr(err.message, "too large"), "%s", err.message);
+    cr_assert(unlink(name) == 0 && mkfifo(name, 0600) == 0);
+    cr_assert_eq(keys_load_file(name, &k, NULL, &err), -1);
+    cr_expect_not_null(strstr(err.message, "it is no regular file"), "%s", err.message);
+    unlink(name);
 }
 
 Test(keys, both_settings) {
