@@ -275,10 +275,12 @@ static int take_value(void *user, const char *section, const char *name, const c
     if (!r->in_section) {
         fail_line(r, r->line_number, outside_section);
     } else if (!s) {
+        /* a name that resembles none may be a key that somebody wrote there, and this goes to the log */
         const char *near = settings_nearest(t, name, strlen(name));
-        char reason[160];
-        snprintf(reason, sizeof reason, "a key has no line %.40s%s%s%s", name, near ? "; did you mean " : "", near ? near : "",
-                 near ? "?" : "");
+        char reason[160] = "a key has no such line";
+        if (near) {
+            snprintf(reason, sizeof reason, "a key has no line %.40s; did you mean %s?", name, near);
+        }
         fail_line(r, r->line_number, reason);
     } else if (r->seen[s - rows]) {
         fail_line(r, r->line_number, "the line stands twice in this key");

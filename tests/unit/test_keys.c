@@ -95,6 +95,7 @@ Test(keys, faults_have_file_line_and_reason) {
         {long_name, ":1:", "[NAME]"},
         {long_line, ":3:", "too long"},
         {"[a]\nsha256=" A "\nscope=infer\n", ":3:", "did you mean scopes?"},
+        {"[a]\nsha256=" A "\nc2VjcmV0==\n", ":3:", "a key has no such line"},
         {"[a]\nsha256=" A "\nscopes=infer root\n", ":1:", "scopes must be"},
         {"[a]\nsha256=" A "\nscopes=\n", ":1:", "scopes must be"},
         {"[a]\nsha256=" A "\nrequests_per_minute=-1\n", ":3:", "an integer from 0 to 1000000000"},
@@ -116,6 +117,7 @@ Test(keys, faults_have_file_line_and_reason) {
     }
     cr_assert_eq(load_mode("[a]\nsha\0" "256=\n", 13, 0600, &k, NULL), -1);
     cr_expect_not_null(strstr(err.message, ":2: the line has a NUL byte"), "%s", err.message);
+    cr_expect(load("[a]\nc2VjcmV0==\n", &k) == -1 && !strstr(err.message, "c2VjcmV0"), "a key may stand there: %s", err.message);
     cr_expect(k.list == NULL && k.n == 0);
     cr_assert_eq(load(at_most, &k), 0, "%s", err.message);
     cr_expect_str_eq(k.list[0].name, name48);
