@@ -136,6 +136,16 @@ static int choose(const struct matrix *m, enum weights_format format, struct wei
     return 0;
 }
 
+int matrix_converted_type(const struct matrix *m, enum weights_format format, enum dtype *out, struct error *err) {
+    struct weight w;
+    enum how how;
+    if (choose(m, format, &w, &how, err) < 0) {
+        return -1;
+    }
+    *out = w.dtype;
+    return 0;
+}
+
 static void set_activation(const struct matrix *m, enum weights_format format, struct weight *w) {
     if (w->dtype != DTYPE_I8 || format == WEIGHTS_INT8_WEIGHT_ONLY) {
         w->activation = ACTIVATION_FLOAT;

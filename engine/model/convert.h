@@ -18,9 +18,13 @@
 #include "quant/matrix.h"
 
 enum weights_format { WEIGHTS_AUTO, WEIGHTS_INT8, WEIGHTS_INT8_WEIGHT_ONLY, WEIGHTS_BF16 };
+#define N_WEIGHTS_FORMATS 4
 
 /* "auto" (also NULL), "int8", "int8-weight-only", "bf16"; ERROR_INVALID, param "weights". */
 int weights_format_parse(const char *name, enum weights_format *out, struct error *err);
+
+/* The type that the format makes of a matrix; scales and zero points are looked at, no codes. */
+int matrix_converted_type(const struct matrix *m, enum weights_format format, enum dtype *out, struct error *err);
 
 struct converted {
     struct weight w; /* ready for weight_load */

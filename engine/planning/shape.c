@@ -45,8 +45,10 @@ bool shape_tensor_bytes(const struct shape *s, const struct shape_tensor *t, enu
         k = k < t->k ? k : t->k;
         break;
     }
-    bool made = !t->is_vector && format != WEIGHTS_AUTO;
-    if (made && format == WEIGHTS_BF16) {
+    bool made = !t->is_vector && (format != WEIGHTS_AUTO || t->converted);
+    if (t->converted) {
+        type = t->made[format];
+    } else if (made && format == WEIGHTS_BF16) {
         type = DTYPE_BF16;
     } else if (made && format == WEIGHTS_INT8_WEIGHT_ONLY && k % 32 == 0) {
         type = DTYPE_Q8_0;
@@ -108,6 +110,21 @@ static void check_types(struct shape *s, const struct model_file *file) {
     }
 }
 
+/* What inferd can load is counted as it loads it; of the rest the file's bytes, and what other formats would make. */
+static int quantized(struct shape *s, const struct model_file *file, struct error *err) {
+    struct error why;
+    if (s->runs && shape_quantized_tensors(s, file, &s->tensors, &s->n_tensors, &why) == 0) {
+        return 0;
+    }
+    if (s->runs) {
+        s->runs = false;
+        snprintf(s->why_not, sizeof s->why_not, "%.190s", why.message);
+    }
+    return shape_file_tensors(s, file, &s->tensors, &s->n_tensors, err) < 0
+               ? -1
+               : shape_derive_tensors(s, DTYPE_BF16, &s->plain, &s->n_plain, err);
+}
+
 static int from_file(const char *path, struct shape *s, struct error *err) {
     struct model_file *file;
     enum dtype dtype = DTYPE_BF16;
@@ -117,15 +134,11 @@ static int from_file(const char *path, struct shape *s, struct error *err) {
     const cJSON *config = model_file_config(file);
     int rc = config ? shape_from_json(config, s, &dtype, err) : shape_from_gguf(file, s, err);
     if (rc == 0) {
-        rc = shape_file_tensors(s, file, &s->tensors, &s->n_tensors, err);
-    }
-    if (rc == 0 && model_file_quantization(file)) {
-        rc = shape_derive_tensors(s, DTYPE_BF16, &s->plain, &s->n_plain, err);
-    }
-    if (rc == 0) {
         ask_engine(s, file, NULL);
         check_types(s, file);
-    } else {
+        rc = model_file_quantization(file) ? quantized(s, file, err) : shape_file_tensors(s, file, &s->tensors, &s->n_tensors, err);
+    }
+    if (rc < 0) {
         error_prefix(err, "%s", path);
     }
     model_file_close(file);

@@ -28,6 +28,9 @@ struct shape_tensor {
     size_t bytes;     /* of one in its own type */
     bool is_vector;
     bool is_expert;
+    bool is_pair; /* gate and up in one entry */
+    bool converted; /* a matrix of a quantised checkpoint: `made` is what loading makes of it */
+    enum dtype made[N_WEIGHTS_FORMATS];
 };
 
 struct shape {

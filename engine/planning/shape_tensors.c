@@ -1,6 +1,7 @@
 #include "planning/shape_internal.h"
 
 #include "base/checked.h"
+#include "model/source.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,21 +53,34 @@ static void derive(struct list_of_tensors *l, enum shape_cut cut, int layer, siz
     add(l, t);
 }
 
+/* Gate and up. */
+static void derive_pair(struct list_of_tensors *l, int layer, size_t count, size_t n_ff, size_t k, enum dtype type) {
+    size_t before = l->n;
+    derive(l, CUT_ROWS, layer, count, 2 * n_ff, k, type);
+    if (l->n > before) {
+        l->items[before].is_pair = true;
+    }
+}
+
 static void derive_feed_forward(struct list_of_tensors *l, const struct shape *s, int layer, enum dtype type) {
     size_t d = s->n_embd;
     if (s->n_experts == 0) {
-        derive(l, CUT_ROWS, layer, 1, s->gated ? 2 * s->n_ff : s->n_ff, d, type);
+        if (s->gated) {
+            derive_pair(l, layer, 1, s->n_ff, d, type);
+        } else {
+            derive(l, CUT_ROWS, layer, 1, s->n_ff, d, type);
+        }
         derive(l, CUT_COLUMNS, layer, 1, d, s->n_ff, type);
         return;
     }
     derive(l, CUT_NONE, layer, 1, s->n_experts, d, type); /* the router */
     size_t first = l->n;
-    derive(l, CUT_ROWS, layer, s->n_experts, 2 * s->n_ff_expert, d, type);
+    derive_pair(l, layer, s->n_experts, s->n_ff_expert, d, type);
     derive(l, CUT_COLUMNS, layer, s->n_experts, d, s->n_ff_expert, type);
     for (size_t i = first; i < l->n; i++) {
         l->items[i].is_expert = true;
     }
-    derive(l, CUT_ROWS, layer, 1, 2 * s->n_ff_shared, d, type);
+    derive_pair(l, layer, 1, s->n_ff_shared, d, type);
     derive(l, CUT_COLUMNS, layer, 1, d, s->n_ff_shared, type);
 }
 
@@ -179,6 +193,80 @@ int shape_file_tensors(const struct shape *s, const struct model_file *file, str
             return free(l.items), error_set(err, ERROR_MODEL, "the tensor %.100s belongs to none of the %zu layers", t->name, s->n_layers);
         }
         add(&l, out_tensor);
+    }
+    return finish(&l, out, n, err);
+}
+
+/* ---- from a quantised checkpoint ---- */
+
+/* By what a dimension of a role is shared. */
+static enum shape_cut cut_of_role(const struct role *r) {
+    bool is_output = r->n == ROLE_DIM_EMBD || r->n == ROLE_DIM_HEAD; /* norms, and what comes back to the stream */
+    return r->n == ROLE_DIM_VOCAB                    ? CUT_VOCAB
+           : r->n == ROLE_DIM_KV                     ? CUT_KV_ROWS
+           : !is_output                              ? CUT_ROWS
+           : role_is_matrix(r)                       ? CUT_COLUMNS
+                                                     : CUT_NONE;
+}
+
+static int add_role(struct list_of_tensors *l, struct model_source *source, const struct role *r, int layer, int shape_layer,
+                    struct error *err) {
+    struct shape_tensor made = {.cut = cut_of_role(r), .layer = shape_layer, .count = 1, .k = 1, .is_vector = !role_is_matrix(r)};
+    if (made.is_vector) {
+        const struct tensor *t;
+        if (model_source_vector(source, r, layer, &t, err) < 0) {
+            return -1;
+        }
+        made.n = t->shape[0];
+        made.dtype = t->dtype;
+        made.bytes = t->size;
+    } else {
+        struct matrix m;
+        if (model_source_matrix(source, r, layer, &m, err) < 0) {
+            return -1;
+        }
+        made.n = m.n;
+        made.k = m.k;
+        made.bytes = m.size;
+        made.converted = true;
+        for (int f = 0; f < N_WEIGHTS_FORMATS; f++) {
+            if (matrix_converted_type(&m, (enum weights_format)f, &made.made[f], err) < 0) {
+                return -1;
+            }
+        }
+        made.dtype = made.made[WEIGHTS_AUTO];
+    }
+    add(l, made);
+    return 0;
+}
+
+static int add_roles(struct list_of_tensors *l, struct model_source *source, const struct role *roles, size_t n, int layer,
+                     struct error *err) {
+    for (size_t i = 0; i < n; i++) {
+        bool first = layer < 0 && i == 0; /* the embedding */
+        if (role_is_present(&roles[i], source->config) &&
+            add_role(l, source, &roles[i], layer, layer >= 0 ? layer : first ? SHAPE_FIRST : SHAPE_LAST, err) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+int shape_quantized_tensors(const struct shape *s, const struct model_file *file, struct shape_tensor **out, size_t *n,
+                            struct error *err) {
+    struct list_of_tensors l = {0};
+    struct model_source source;
+    if (model_source_open(&source, file, &s->config, err) < 0) {
+        return -1;
+    }
+    int rc = add_roles(&l, &source, model_roles, n_model_roles, -1, err);
+    for (size_t i = 0; rc == 0 && i < s->config.n_layers; i++) {
+        rc = add_roles(&l, &source, layer_roles, n_layer_roles, (int)i, err);
+    }
+    model_source_close(&source);
+    if (rc < 0) {
+        free(l.items);
+        return -1;
     }
     return finish(&l, out, n, err);
 }

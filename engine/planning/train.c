@@ -27,8 +27,7 @@ static double adapters(const struct shape *s, double rank) {
         if (t[i].is_vector || t[i].layer < 0) {
             continue;
         }
-        size_t matrices = t[i].cut == CUT_ROWS && t[i].n == 2 * s->n_ff ? 2 : 1; /* gate and up are one entry */
-        sum += rank * (double)(t[i].n + matrices * t[i].k) * (double)t[i].count;
+        sum += rank * (double)(t[i].n + (t[i].is_pair ? 2 : 1) * t[i].k) * (double)t[i].count;
     }
     return sum;
 }

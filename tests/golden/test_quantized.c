@@ -7,6 +7,7 @@
 #include "runner.h"
 
 #include <inferd/json.h>
+#include <inferd/plan.h>
 
 #include <cjson/cJSON.h>
 #include <math.h>
@@ -167,6 +168,19 @@ static void compare(void *arg, size_t position, const float *logits) {
     c->at++;
 }
 
+/* Bytes of weights that `inferd plan` expects of the folder; 0: it does not say. */
+static size_t planned_weights(const char *folder, const char *weights) {
+    struct plan_question q = {.model = folder, .weights = weights, .max_model_len = 64, .max_sequences = 1};
+    struct plan_answer *a = malloc(sizeof *a);
+    struct error err;
+    size_t bytes = 0;
+    if (a && plan_gpu_find("cpu", NULL, &q.gpu, &q.n_gpus, &err) == 0 && plan_ask(&q, a, &err) == 0) {
+        bytes = a->ranks[0].weights;
+    }
+    free(a);
+    return bytes;
+}
+
 static int check_case(const char *folder, const cJSON *c, const char *variant) {
     struct engine_config config;
     struct runner r;
@@ -186,6 +200,7 @@ static int check_case(const char *folder, const cJSON *c, const char *variant) {
     config.weights = get_string(c, "weights", "auto");
     bool written = write_model(folder, c);
     int rc = written ? runner_open(&r, &config, 10, &err) : -1;
+    size_t planned = written ? planned_weights(folder, config.weights) : 0;
     remove_files(folder);
     if (rc < 0) {
         printf("FAIL %s: %s\n", name, written ? err.message : "cannot be written");
@@ -197,6 +212,10 @@ static int check_case(const char *folder, const cJSON *c, const char *variant) {
                                                             : ACTIVATION_FLOAT;
     if (strcmp(dtype_info(w->dtype)->name, get_string(c, "dtype", "")) != 0 || w->activation != activation) {
         printf("FAIL %s: its matrices became %s with activation %d\n", name, dtype_info(w->dtype)->name, (int)w->activation);
+        failures++;
+    }
+    if (planned != r.decoder.weights.bytes) {
+        printf("FAIL %s: %zu bytes of weights were planned, %zu loaded\n", name, planned, r.decoder.weights.bytes);
         failures++;
     }
     struct comparison got = {.positions = get(c, "positions"), .vocab = r.decoder.config.vocab_size};
