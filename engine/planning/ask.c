@@ -18,6 +18,7 @@
 #define DEFAULT_ROWS 512
 #define DEFAULT_BLOCK 16
 #define DEFAULT_UTILIZATION 0.9
+#define MOST_STAGES 16 /* that are proposed */
 #define MOST_TOKENS ((size_t)1 << 40) /* of KV, asked: beyond is no machine */
 
 static size_t most(size_t a, size_t b) {
@@ -101,11 +102,8 @@ static size_t layers_of(const struct ask *k, size_t stage) {
 }
 
 static size_t first_layer(const struct ask *k, size_t stage) {
-    size_t at = 0;
-    for (size_t i = 0; i < stage; i++) {
-        at += layers_of(k, i);
-    }
-    return at;
+    size_t n = k->shape.n_layers, pp = k->q.pipeline_parallel;
+    return stage * (n / pp) + least(stage, n % pp);
 }
 
 static bool in_stage(const struct ask *k, const struct shape_tensor *t, size_t stage) {
@@ -165,12 +163,12 @@ static int workspace_of(const struct ask *k, size_t sequences, size_t *out, stru
     return 0;
 }
 
-/* What a rank of the stage needs beside KV, as the engine describes it to plan.h. */
+/* What a rank of the stage needs beside KV, as the engine describes it to plan.h. r->weights 0: not counted yet. */
 static int describe(const struct ask *k, size_t stage, size_t sequences, struct plan_input *in, struct plan_rank *r,
                     struct error *err) {
     const struct plan_question *q = &k->q;
     bool cpu = ask_is_cpu(&q->gpu), peers = q->tensor_parallel * q->pipeline_parallel > 1;
-    if (weights_of(k, stage, &r->weights, err) < 0 || workspace_of(k, sequences, &r->workspace, err) < 0) {
+    if ((r->weights == 0 && weights_of(k, stage, &r->weights, err) < 0) || workspace_of(k, sequences, &r->workspace, err) < 0) {
         return -1;
     }
     size_t layers = layers_of(k, stage), block = kv_layer_bytes(k->kv, 1, q->kv_block_size, kv_heads_of(k), k->shape.head_dim);
@@ -233,6 +231,49 @@ static int fill_ranks(const struct ask *k, size_t tokens, struct plan_answer *a,
     return 0;
 }
 
+/* Of KV, in the room of every stage when `sequences` are computed together; the weights of *a are known. */
+static int tokens_beside(const struct ask *k, const struct plan_answer *a, size_t sequences, size_t *out, struct error *err) {
+    size_t tokens = SIZE_MAX;
+    for (size_t stage = 0; stage < k->q.pipeline_parallel; stage++) {
+        struct plan_input in;
+        struct plan_rank r = {.weights = a->ranks[stage * k->q.tensor_parallel].weights};
+        if (describe(k, stage, sequences, &in, &r, err) < 0) {
+            return -1;
+        }
+        tokens = least(tokens, plan_affordable_tokens(&in));
+    }
+    *out = tokens;
+    return 0;
+}
+
+/* The most sequences of `each` tokens that fit, with the workspace and the graphs that so many need: more of them leave no
+ * more room, and beyond max_batched_tokens no less. */
+static int most_sequences(const struct ask *k, const struct plan_answer *a, size_t each, size_t *out, struct error *err) {
+    size_t fits, high, tokens;
+    if (tokens_beside(k, a, 1, &tokens, err) < 0) {
+        return -1;
+    }
+    high = tokens / each;
+    if (high > 1 && tokens_beside(k, a, high, &tokens, err) < 0) {
+        return -1;
+    }
+    fits = least(high, tokens / each);
+    high = fits >= k->q.max_batched_tokens ? fits : high;
+    while (fits < high) {
+        size_t n = high - (high - fits) / 2;
+        if (tokens_beside(k, a, n, &tokens, err) < 0) {
+            return -1;
+        }
+        if (n <= tokens / each) {
+            fits = n;
+        } else {
+            high = n - 1;
+        }
+    }
+    *out = fits;
+    return 0;
+}
+
 /* KV tokens that a length and a number of sequences take: whole blocks each. */
 static int tokens_for(const struct ask *k, size_t sequences, size_t length, size_t *out, struct error *err) {
     size_t b = k->q.kv_block_size;
@@ -255,6 +296,11 @@ static int choose_as_engine(const struct ask *k, struct plan_answer *a, size_t *
     if (plan_make(&in, &chosen, &none) == 0) {
         *tokens = chosen.n_blocks * in.block_size;
         a->asked_context = least(a->asked_context, chosen.max_model_len);
+        if (*tokens / a->asked_sequences < a->asked_context) {
+            warn(a, "unasked, KV is at most a quarter of the memory: %zu tokens for all sequences together", *tokens);
+        }
+    } else {
+        a->asked_sequences = 1; /* the least that it starts with */
     }
     return 0;
 }
@@ -293,7 +339,9 @@ static int fit(const struct ask *k, struct plan_answer *a, struct error *err) {
         each = a->max_tokens / a->asked_sequences / q->kv_block_size * q->kv_block_size;
     }
     size_t one = parts(a->asked_context, q->kv_block_size) * q->kv_block_size;
-    a->max_sequences = a->max_tokens / one;
+    if (most_sequences(k, a, one, &a->max_sequences, err) < 0) {
+        return -1;
+    }
     a->max_context = least(each, own);
     a->fits = a->shortage == 0 && a->max_tokens > 0 && tokens >= one;
     return 0;
@@ -349,6 +397,12 @@ static void give_warnings(const struct ask *k, struct plan_answer *a) {
     if (s->n_experts) {
         warn(a, "a mixture of %zu experts: all of them are counted, though a token uses %zu", s->n_experts, s->n_experts_used);
     }
+    if (s->widened && k->format == WEIGHTS_AUTO) {
+        warn(a, "there is no kernel for the way this checkpoint is quantised: its matrices become BF16 and take more than its %.2f GiB", (double)a->file_bytes / 1073741824.0);
+    }
+    if (s->sees) {
+        warn(a, "only the language model is counted: what looks at images takes memory beside it");
+    }
     if (s->n_types > 1 && k->format == WEIGHTS_AUTO) {
         warn(a, "tensors of %zu types: each is counted with its own", s->n_types);
     }
@@ -358,6 +412,10 @@ static void give_warnings(const struct ask *k, struct plan_answer *a) {
     }
     if (s->n_kv_heads == s->n_heads && s->n_heads > 1) {
         warn(a, "no grouped-query attention: every one of the %zu heads keeps keys and values", s->n_heads);
+    }
+    size_t ff = s->n_experts ? s->n_ff_expert : s->n_ff;
+    if (ff % q->tensor_parallel != 0) {
+        warn(a, "the feed-forward's %zu features are no multiple of %zu: ranks share them unevenly, and the largest part is counted", ff, q->tensor_parallel);
     }
     if (s->vocab_size % q->tensor_parallel != 0) {
         warn(a, "the vocabulary of %zu is padded to %zu for %zu ranks", s->vocab_size, parts(s->vocab_size, q->tensor_parallel) * q->tensor_parallel, q->tensor_parallel);
@@ -370,21 +428,27 @@ static void give_warnings(const struct ask *k, struct plan_answer *a) {
     }
 }
 
-static void count_parameters(const struct ask *k, struct plan_answer *a) {
+static int count_parameters(const struct ask *k, struct plan_answer *a, struct error *err) {
     size_t n;
     const struct shape_tensor *t = k->shape.plain ? k->shape.plain : k->shape.tensors;
     n = k->shape.plain ? k->shape.n_plain : k->shape.n_tensors;
     for (size_t i = 0; i < n; i++) {
-        size_t each = t[i].n * t[i].k, used = t[i].count;
-        a->parameters += each * t[i].count;
+        size_t each = t[i].n * t[i].k, used = t[i].count, all;
+        if (!checked_mul(each, t[i].count, &all) || !checked_add(a->parameters, all, &a->parameters)) {
+            return too_large(err);
+        }
         if (t[i].is_expert) {
             used = t[i].count > 1 ? least(used, k->shape.n_experts_used) : 1;
         }
         a->active_parameters += each * used;
     }
     for (size_t i = 0; i < k->shape.n_tensors; i++) {
-        a->file_bytes += k->shape.tensors[i].bytes * k->shape.tensors[i].count;
+        size_t all;
+        if (!checked_mul(k->shape.tensors[i].bytes, k->shape.tensors[i].count, &all) || !checked_add(a->file_bytes, all, &a->file_bytes)) {
+            return too_large(err);
+        }
     }
+    return 0;
 }
 
 static int answer(struct ask *k, struct plan_answer *a, struct error *err) {
@@ -399,10 +463,9 @@ static int answer(struct ask *k, struct plan_answer *a, struct error *err) {
     a->tensor_parallel = k->q.tensor_parallel;
     a->pipeline_parallel = k->q.pipeline_parallel;
     a->replicas = k->q.replicas;
-    if (fit(k, a, err) < 0) {
+    if (fit(k, a, err) < 0 || count_parameters(k, a, err) < 0) {
         return -1;
     }
-    count_parameters(k, a);
     find_valid_tp(s, a);
     a->binding = what_rules(k, a);
     if (strcmp(a->binding, "tensor_parallel") == 0 || strcmp(a->binding, "gpus") == 0) {
@@ -414,13 +477,20 @@ static int answer(struct ask *k, struct plan_answer *a, struct error *err) {
 
 /* ---- remedies: the same question with one thing changed ---- */
 
-static void remedy(const struct ask *k, const struct plan_question *changed, const char *what, const char *flags,
+static bool valid_here(const struct ask *k) {
+    return ask_valid_tp(&k->shape, k->q.tensor_parallel);
+}
+
+/* True if it was added and is enough. Where ranks cannot share the heads, only what is enough counts. */
+static bool remedy(const struct ask *k, const struct plan_question *changed, const char *what, const char *flags,
                    struct plan_answer *a) {
+    bool enough = false;
     struct ask other = {.shape = k->shape, .engine_sequences = k->engine_sequences};
     struct plan_answer *b = calloc(1, sizeof *b);
     struct error err;
     if (b && a->n_remedies < PLAN_MAX_REMEDIES && complete(&other, changed, &err) == 0 && answer(&other, b, &err) == 0 &&
-        b->ranks[b->fullest].total < a->ranks[a->fullest].total) {
+        (valid_here(k) ? b->ranks[b->fullest].total < a->ranks[a->fullest].total : b->fits)) {
+        enough = b->fits;
         struct plan_remedy *r = &a->remedies[a->n_remedies++];
         *r = (struct plan_remedy){.fits = b->fits,
                                   .max_tokens = b->max_tokens,
@@ -430,6 +500,41 @@ static void remedy(const struct ask *k, const struct plan_question *changed, con
         snprintf(r->flags, sizeof r->flags, "%s", flags);
     }
     free(b);
+    return enough;
+}
+
+/* The cards that there are, grouped so that the heads can be shared: the most ranks that fit, with cards idle, and all of
+ * them as replicas or else as stages. */
+static void regroup(const struct ask *k, struct plan_answer *a) {
+    char what[96], flags[96];
+    struct plan_question c = k->q;
+    size_t cards = k->q.n_gpus ? k->q.n_gpus : a->n_ranks * k->q.replicas;
+    c.n_gpus = cards;
+    bool alone = false, all = false;
+    for (size_t i = a->n_valid_tp; i-- > 0 && !(alone && all);) {
+        size_t tp = a->valid_tp[i];
+        c.tensor_parallel = tp;
+        c.pipeline_parallel = c.replicas = 1;
+        if (tp < cards && cards % tp == 0 && !all) {
+            c.replicas = cards / tp;
+            snprintf(what, sizeof what, "%zu ranks, %zu replicas", tp, c.replicas);
+            snprintf(flags, sizeof flags, "--tp %zu --replicas %zu", tp, c.replicas);
+            all = remedy(k, &c, what, flags, a);
+            c.replicas = 1;
+            c.pipeline_parallel = cards / tp;
+            if (!all && c.pipeline_parallel <= MOST_STAGES) {
+                snprintf(what, sizeof what, "%zu ranks in each of %zu stages", tp, c.pipeline_parallel);
+                snprintf(flags, sizeof flags, "--tp %zu --pp %zu", tp, c.pipeline_parallel);
+                all = remedy(k, &c, what, flags, a);
+            }
+            c.pipeline_parallel = 1;
+        }
+        if (tp <= cards && !alone) {
+            snprintf(what, sizeof what, "%zu ranks, %zu cards idle", tp, cards - tp);
+            snprintf(flags, sizeof flags, "--tp %zu", tp);
+            alone = remedy(k, &c, what, flags, a);
+        }
+    }
 }
 
 /* Those that are enough come first; within each kind, what costs least comes first. */
@@ -450,38 +555,41 @@ static void find_remedies(const struct ask *k, struct plan_answer *a) {
     char what[96], flags[96];
     struct plan_question c = k->q;
     bool int8 = k->format == WEIGHTS_INT8 || k->format == WEIGHTS_INT8_WEIGHT_ONLY;
-    if (k->kv != DTYPE_I8) {
+    bool valid = valid_here(k); /* else nothing but other ranks helps */
+    if (valid && k->kv != DTYPE_I8) {
         c.kv_dtype = "int8";
         remedy(k, &c, "INT8 KV", "--kv int8", a);
     }
-    if (!int8) {
+    if (valid && !int8) {
         c = k->q;
         c.weights = "int8";
         remedy(k, &c, "INT8 weights", "--weights int8", a);
         c.kv_dtype = "int8";
         remedy(k, &c, "INT8 weights and KV", "--weights int8 --kv int8", a);
     }
-    if (a->max_sequences > 0 && a->max_sequences < a->asked_sequences) {
+    if (valid && a->max_sequences > 0 && a->max_sequences < a->asked_sequences) {
         c = k->q;
         c.max_sequences = a->max_sequences;
         snprintf(what, sizeof what, "%zu sequences", c.max_sequences);
         snprintf(flags, sizeof flags, "--batch %zu", c.max_sequences);
         remedy(k, &c, what, flags, a);
     }
-    if (a->max_context > 0 && a->max_context < a->asked_context) {
+    if (valid && a->max_context > 0 && a->max_context < a->asked_context) {
         c = k->q;
         c.max_model_len = a->max_context;
         snprintf(what, sizeof what, "a context of %zu tokens", c.max_model_len);
         snprintf(flags, sizeof flags, "--ctx %zu", c.max_model_len);
         remedy(k, &c, what, flags, a);
     }
+    if (!valid && !ask_is_cpu(&k->q.gpu)) {
+        regroup(k, a);
+    }
     size_t before = a->n_remedies;
     for (size_t i = 0; i < a->n_valid_tp && !ask_is_cpu(&k->q.gpu) && a->n_remedies < PLAN_MAX_REMEDIES; i++) {
         c = k->q;
         c.tensor_parallel = a->valid_tp[i];
         c.n_gpus = 0;
-        bool more = c.tensor_parallel > k->q.tensor_parallel || !ask_valid_tp(&k->shape, k->q.tensor_parallel);
-        if (!more || c.tensor_parallel > 64) {
+        if (c.tensor_parallel <= k->q.tensor_parallel || c.tensor_parallel > 64) {
             continue;
         }
         snprintf(what, sizeof what, "%zu ranks", c.tensor_parallel);

@@ -7,10 +7,16 @@
 #define HOURS_A_MONTH 730.0
 #define MOST_CARDS 64
 
+/* Of the project, rented or owned, if its length is known; else of an hour. 0: not known. */
+static double cost(const struct plan_option *o) {
+    bool own = o->price_own > 0 && (o->price_own < o->price_cloud || !(o->price_cloud > 0));
+    return own ? o->price_own : o->price_cloud > 0 ? o->price_cloud : o->price_hour;
+}
+
 /* Cheapest first; what has no price goes behind, by memory bought, then by cards. */
 static int compare(const void *x, const void *y) {
     const struct plan_option *a = x, *b = y;
-    double pa = a->price_hour, pb = b->price_hour;
+    double pa = cost(a), pb = cost(b);
     if ((pa > 0) != (pb > 0)) {
         return pa > 0 ? -1 : 1;
     }

@@ -1,6 +1,7 @@
 #include "planning/shape.h"
 
 #include "base/checked.h"
+#include "base/utf8.h"
 #include "planning/shape_internal.h"
 
 #include <inferd/buf.h>
@@ -155,8 +156,9 @@ static int from_json(const cJSON *json, struct shape *s, struct error *err) {
 }
 
 static int read_file(const char *path, struct buf *out, struct error *err) {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t got = fd < 0 ? -1 : 1;
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe would let us wait for ever */
+    ssize_t got = fd < 0 || fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) ? -1 : 1;
     while (got > 0 && out->len <= MOST_CONFIG_BYTES && !out->failed) {
         char piece[4096];
         got = read(fd, piece, sizeof piece);
@@ -222,6 +224,18 @@ static bool is_bare_folder(const char *path, char *config, size_t size) {
     return true;
 }
 
+/* What comes from files is printed, also as JSON and XML: no control characters, no broken or cut-off ones. */
+static void tidy(char *s) {
+    for (size_t left = strlen(s), n; left > 0; s += n, left -= n) {
+        uint32_t c;
+        bool valid;
+        n = utf8_decode(s, left, &c, &valid);
+        if (!valid || c < ' ' || (c >= 0x7f && c < 0xa0) || c == 0xfffe || c == 0xffff) {
+            memset(s, '?', n);
+        }
+    }
+}
+
 int shape_open(const char *model, struct shape *out, struct error *err) {
     struct shape s = {.gated = true};
     struct stat st;
@@ -245,8 +259,14 @@ int shape_open(const char *model, struct shape *out, struct error *err) {
         return -1;
     }
     count_types(&s);
+    if (!s.has_config && s.window > 0 && s.n_sliding == 0 && s.window < s.context_length) {
+        s.n_sliding = s.n_layers; /* which of them, only the architecture would know */
+    }
     const char *slash = strrchr(model, '/');
     snprintf(s.name, sizeof s.name, "%.127s", entry || !slash || !slash[1] ? model : slash + 1);
+    tidy(s.name);
+    tidy(s.architecture);
+    tidy(s.why_not);
     *out = s;
     return 0;
 }

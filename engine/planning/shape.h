@@ -39,6 +39,8 @@ struct shape {
     size_t n_experts, n_experts_used, n_ff_expert, n_ff_shared; /* 0: no experts */
     size_t window, n_sliding; /* a sliding window and how many layers have it */
     bool tied, gated, qkv_bias, qk_norm, post_norms;
+    bool widened; /* a quantised matrix becomes BF16 at load */
+    bool sees;    /* it has a part for images, which is not in its numbers */
     bool runs; /* inferd can; else why_not says what not */
     char why_not[192];
     bool has_config;

@@ -19,7 +19,7 @@ int shape_file_tensors(const struct shape *s, const struct model_file *file, str
                        struct error *err);
 
 /* Those of a quantised checkpoint as the engine loads them. The file's configuration is that of s->config. */
-int shape_quantized_tensors(const struct shape *s, const struct model_file *file, struct shape_tensor **out, size_t *n,
+int shape_quantized_tensors(struct shape *s, const struct model_file *file, struct shape_tensor **out, size_t *n,
                             struct error *err);
 
 /* The entry of the built-in models, owned by the catalogue; NULL: no such name. ERROR_INTERNAL: it is damaged. */

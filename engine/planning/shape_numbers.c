@@ -71,8 +71,15 @@ static bool is_true(const cJSON *json, const char *key) {
     return cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(json, key));
 }
 
+/* Of the text model, else of the whole. */
+static const cJSON *of_either(const cJSON *text, const cJSON *whole, const char *key) {
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(text, key);
+    return item ? item : cJSON_GetObjectItemCaseSensitive(whole, key);
+}
+
 int shape_from_json(const struct cJSON *json, struct shape *s, enum dtype *dtype, struct error *err) {
-    const cJSON *text = cJSON_GetObjectItemCaseSensitive(json, "text_config");
+    const cJSON *whole = json, *text = cJSON_GetObjectItemCaseSensitive(json, "text_config");
+    s->sees = cJSON_IsObject(cJSON_GetObjectItemCaseSensitive(json, "vision_config"));
     if (cJSON_IsObject(text) && !cJSON_GetObjectItemCaseSensitive(json, "hidden_size")) {
         json = text; /* of a model that sees, too */
     }
@@ -97,21 +104,21 @@ int shape_from_json(const struct cJSON *json, struct shape *s, enum dtype *dtype
     if (s->vocab_size == 0) {
         return error_set(err, ERROR_MODEL, "there is no vocab_size");
     }
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(json, "architectures");
+    const cJSON *list = of_either(json, whole, "architectures");
     const cJSON *type = cJSON_GetObjectItemCaseSensitive(json, "model_type"), *first = cJSON_GetArrayItem(list, 0);
     const char *name = cJSON_IsString(first) ? first->valuestring : cJSON_IsString(type) ? type->valuestring : "unknown";
     const struct architecture *arch = architecture_by_hf(name);
     snprintf(s->architecture, sizeof s->architecture, "%s", arch ? arch->name : name);
     s->tied = arch ? arch->tied_by_default : false;
-    const cJSON *tied = cJSON_GetObjectItemCaseSensitive(json, "tie_word_embeddings");
+    const cJSON *tied = of_either(json, whole, "tie_word_embeddings");
     s->tied = tied ? cJSON_IsTrue(tied) : s->tied;
     s->gated = !cJSON_GetObjectItemCaseSensitive(json, "n_embd"); /* GPT-2 and its kin have two matrices there */
     s->tied = s->gated || tied ? s->tied : true;
     s->qkv_bias = arch ? arch->qkv_bias : is_true(json, "attention_bias") || !s->gated;
     s->qk_norm = arch && arch->qk_norm;
     s->post_norms = arch && arch->post_norms;
-    const cJSON *torch = cJSON_GetObjectItemCaseSensitive(json, "torch_dtype");
-    torch = torch ? torch : cJSON_GetObjectItemCaseSensitive(json, "dtype");
+    const cJSON *torch = of_either(json, whole, "torch_dtype");
+    torch = torch ? torch : of_either(json, whole, "dtype");
     *dtype = cJSON_IsString(torch) ? dtype_by_torch(torch->valuestring) : DTYPE_BF16;
     return complete(s, err);
 }

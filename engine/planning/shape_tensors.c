@@ -252,7 +252,7 @@ static int add_roles(struct list_of_tensors *l, struct model_source *source, con
     return 0;
 }
 
-int shape_quantized_tensors(const struct shape *s, const struct model_file *file, struct shape_tensor **out, size_t *n,
+int shape_quantized_tensors(struct shape *s, const struct model_file *file, struct shape_tensor **out, size_t *n,
                             struct error *err) {
     struct list_of_tensors l = {0};
     struct model_source source;
@@ -264,6 +264,10 @@ int shape_quantized_tensors(const struct shape *s, const struct model_file *file
         rc = add_roles(&l, &source, layer_roles, n_layer_roles, (int)i, err);
     }
     model_source_close(&source);
+    for (size_t i = 0; i < l.n; i++) {
+        const struct shape_tensor *t = &l.items[i];
+        s->widened = s->widened || (t->converted && t->dtype == DTYPE_BF16 && t->bytes < 2 * t->n * t->k);
+    }
     if (rc < 0) {
         free(l.items);
         return -1;

@@ -14,6 +14,7 @@
 #define STATE_BYTES 12.0
 #define NF4_BYTES 0.53 /* a parameter in 4 bits with its share of scales */
 #define ACTIVATION_BYTES 34.0
+#define MOST_BYTES 0x1p60
 
 static int out_of_bounds(struct error *err, const char *param, const char *range) {
     return error_set_param(err, ERROR_INVALID, param, "%s must be %s", param, range);
@@ -58,8 +59,12 @@ int plan_train(const struct plan_train_question *q, struct plan_train_answer *ou
     double parameters = parameters_of(&s), trained = q->kind == PLAN_TRAIN_FULL ? parameters : adapters(&s, rank);
     double base = q->kind == PLAN_TRAIN_FULL ? 0 : q->kind == PLAN_TRAIN_LORA ? WEIGHT_BYTES : NF4_BYTES;
     double weights = base * parameters + WEIGHT_BYTES * trained;
-    double a = length * batch * (double)s.n_embd, layers = (double)s.n_layers;
+    double a = length * batch * (double)s.n_embd, layers = (double)s.n_layers, vocabulary = (double)s.vocab_size;
     double activations = q->checkpointing ? 2 * a * layers + ACTIVATION_BYTES * a : ACTIVATION_BYTES * a * layers;
+    shape_close(&s);
+    if (!(weights + (GRADIENT_BYTES + STATE_BYTES) * trained + activations + 8 * length * batch * vocabulary < MOST_BYTES)) {
+        return out_of_bounds(err, "max_sequences", "fewer, or shorter: no machine has so much memory");
+    }
     struct plan_train_answer made = {
         .parameters = (size_t)parameters,
         .trained = (size_t)trained,
@@ -67,10 +72,9 @@ int plan_train(const struct plan_train_question *q, struct plan_train_answer *ou
         .gradients = (size_t)(GRADIENT_BYTES * trained / (q->zero >= PLAN_ZERO_2 ? devices : 1)),
         .optimizer = (size_t)(STATE_BYTES * trained / (q->zero >= PLAN_ZERO_1 ? devices : 1)),
         .activations = (size_t)activations,
-        .logits = (size_t)(2 * length * batch * (double)s.vocab_size * 4),
+        .logits = (size_t)(2 * length * batch * vocabulary * 4),
     };
     made.total = made.weights + made.gradients + made.optimizer + made.activations + made.logits;
-    shape_close(&s);
     *out = made;
     return 0;
 }

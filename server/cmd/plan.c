@@ -104,11 +104,26 @@ static int read_prices(const char *path, struct error *err) {
 
 /* ---- lists ---- */
 
-static int list_gpus(struct error *err) {
+static void gpus_as_json(const struct plan_gpu *g, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        printf("%s{\"name\": \"%s\", \"full_name\": \"%s\", \"memory_bytes\": %zu, \"bandwidth\": %.6g, \"int8\": %.6g, \"bf16\": %.6g, "
+               "\"fp8\": %.6g, \"link\": \"%s\", \"link_bandwidth\": %.6g, \"watts\": %.6g, \"price_hour\": %.6g, \"price_buy\": %.6g, "
+               "\"why_not\": \"%s\"}",
+               i ? ",\n " : "{\"gpus\": [", g[i].name, g[i].full_name, g[i].memory, g[i].bandwidth, g[i].int8, g[i].bf16, g[i].fp8, g[i].link,
+               g[i].link_bandwidth, g[i].watts, g[i].price_hour, g[i].price_buy, g[i].why_not);
+    }
+    puts("]}");
+}
+
+static int list_gpus(bool json, struct error *err) {
     const struct plan_gpu *g;
     size_t n;
     if (plan_gpus(&g, &n, err) != 0) {
         return -1;
+    }
+    if (json) {
+        gpus_as_json(g, n);
+        return 0;
     }
     printf("%-20s %10s %9s %9s %9s %7s\n", "card", "memory GiB", "GB/s", "INT8 T/s", "BF16 T/s", "link");
     for (size_t i = 0; i < n; i++) {
@@ -119,21 +134,29 @@ static int list_gpus(struct error *err) {
     return 0;
 }
 
-static void list_models(void) {
+static void list_models(bool json) {
     const char *name;
     for (size_t i = 0; (name = plan_model_name(i)); i++) {
-        puts(name);
+        if (json) {
+            printf("%s\"%s\"", i ? ", " : "{\"models\": [", name);
+        } else {
+            puts(name);
+        }
+    }
+    if (json) {
+        puts("]}");
     }
 }
 
 /* ---- the question ---- */
 
-static int find_gpu(const struct plan_options *o, const char *module, struct plan_question *q, struct error *err) {
+static int find_gpu(const struct plan_options *o, const struct config *c, struct plan_question *q, struct error *err) {
+    const char *module = c->cuda_module;
     struct error none;
     if (o->gpu[0]) {
         return plan_gpu_find(o->gpu, module, &q->gpu, &q->n_gpus, err);
     }
-    if (plan_gpu_find("local", module, &q->gpu, &q->n_gpus, &none) == 0) {
+    if (strcmp(c->device, "cpu") != 0 && plan_gpu_find("local", module, &q->gpu, &q->n_gpus, &none) == 0) {
         return 0;
     }
     return plan_gpu_find("cpu", NULL, &q->gpu, &q->n_gpus, err);
@@ -233,26 +256,39 @@ static int train(const struct plan_options *o, const struct plan_question *q, st
     return a.total <= (size_t)((double)q->gpu.memory * q->memory_utilization) ? 0 : exit_code(ERROR_DOES_NOT_FIT);
 }
 
+/* What would be asked for and not be answered is refused. */
+static int check_together(const struct plan_options *o, struct error *err) {
+    bool trains = strcmp(o->train, "no") != 0;
+    const char *beside = o->chart[0] ? "chart" : o->recommend && o->gpu[0] ? "gpu" : trains ? "train" : NULL;
+    if ((o->recommend && beside) || (trains && o->chart[0])) {
+        return error_set_param(err, ERROR_INVALID, beside, "--%s does not go together with --%s", beside, o->recommend ? "recommend" : "train");
+    }
+    return 0;
+}
+
 static int run(const struct plan_options *o, const struct config *c, struct error *err) {
     struct plan_question q = question_of(o, c);
     if (o->prices[0] && read_prices(o->prices, err) != 0) {
         return cmd_fail(err);
     }
     if (o->gpus) {
-        return list_gpus(err) == 0 ? 0 : cmd_fail(err);
+        return list_gpus(o->json, err) == 0 ? 0 : cmd_fail(err);
     }
     if (o->models) {
-        list_models();
+        list_models(o->json);
         return 0;
     }
     if (q.model[0] == '\0') {
         error_set_param(err, ERROR_INVALID, "model", "no model is named: inferd plan MODEL, a path or a name (--models lists them)");
         return cmd_fail(err);
     }
+    if (check_together(o, err) != 0) {
+        return cmd_fail(err);
+    }
     if (o->recommend) {
         return recommend(o, &q, err);
     }
-    if (find_gpu(o, c->cuda_module, &q, err) != 0) {
+    if (find_gpu(o, c, &q, err) != 0) {
         return cmd_fail(err);
     }
     return strcmp(o->train, "no") != 0 ? train(o, &q, err) : ask(o, &q, err);

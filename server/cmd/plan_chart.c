@@ -11,6 +11,7 @@
 #define MOST_BARS 16
 #define CONTEXTS 8
 #define BATCHES 8
+#define LONGEST 16777216 /* that max_model_len may be */
 
 static const struct {
     const char *name, *color;
@@ -31,6 +32,9 @@ static void escaped(struct buf *out, const char *s) {
         switch (*s) {
         case '<':
             buf_puts(out, "&lt;");
+            break;
+        case '>':
+            buf_puts(out, "&gt;");
             break;
         case '&':
             buf_puts(out, "&amp;");
@@ -99,7 +103,8 @@ static double legend(double y, struct buf *out) {
 
 static double table(const struct plan_question *q, const struct plan_answer *a, struct plan_answer *other, double y, struct buf *out, int *rc, struct error *err) {
     size_t top = a->context_length ? a->context_length : a->asked_context, contexts[CONTEXTS], n = 0;
-    for (size_t c = top; c >= 256 && n < CONTEXTS; c /= 2) {
+    top = top < LONGEST ? top : LONGEST;
+    for (size_t c = top; (n == 0 || c >= 256) && n < CONTEXTS; c /= 2) {
         contexts[n++] = c;
     }
     label(out, BAR_LEFT, y + 12, "start", "which contexts (across) and batches (down) fit, and GiB on the fullest card");
@@ -112,6 +117,7 @@ static double table(const struct plan_question *q, const struct plan_answer *a, 
     y += 20;
     for (size_t b = 0; b < BATCHES; b++, y += 24) {
         struct plan_question cell = *q;
+        cell.kv_tokens = 0;
         char name[32];
         cell.max_sequences = (size_t)1 << (b == BATCHES - 1 ? 8 : b);
         snprintf(name, sizeof name, "%zu", cell.max_sequences);

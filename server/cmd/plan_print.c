@@ -79,6 +79,15 @@ void plan_print(const struct plan_question *q, const struct plan_answer *a, stru
     }
 }
 
+static void project_price(struct buf *out, const char *before, double price) {
+    buf_puts(out, before);
+    if (price > 0) {
+        buf_printf(out, "%.0f", price);
+    } else {
+        buf_putc(out, '?');
+    }
+}
+
 void plan_print_options(const struct plan_wish *w, const struct plan_option *found, size_t n, bool json, struct buf *out) {
     if (json) {
         buf_puts(out, "{\"options\": [");
@@ -98,7 +107,7 @@ void plan_print_options(const struct plan_wish *w, const struct plan_option *fou
     }
     bool priced = false;
     for (size_t i = 0; i < n; i++) {
-        priced = priced || found[i].price_hour > 0;
+        priced = priced || found[i].price_hour > 0 || found[i].price_own > 0;
     }
     buf_printf(out, "%-26s %10s %18s %16s%s\n", "set-up", "price/hour", "tokens/s", "ms a token", w->months > 0 ? "  rented / owned" : "");
     for (size_t i = 0; i < n; i++) {
@@ -115,7 +124,8 @@ void plan_print_options(const struct plan_wish *w, const struct plan_option *fou
         }
         buf_printf(out, " %18s %16s", rate, token);
         if (w->months > 0) {
-            buf_printf(out, "  %.0f / %.0f", o->price_cloud, o->price_own);
+            project_price(out, "  ", o->price_cloud);
+            project_price(out, " / ", o->price_own);
         }
         buf_printf(out, "\n    %s\n", o->reason);
     }

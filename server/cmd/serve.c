@@ -46,7 +46,7 @@ static void print_plan(const struct config *c) {
                               .weights = c->weights,
                               .kv_dtype = c->kv_dtype,
                               .max_model_len = c->max_model_len,
-                              .max_sequences = c->max_sequences,
+                              .max_sequences = 1, /* more are no reason to end */
                               .kv_tokens = c->kv_tokens,
                               .max_batched_tokens = c->max_batched_tokens,
                               .kv_block_size = c->kv_block_size,

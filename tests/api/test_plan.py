@@ -147,6 +147,98 @@ def test_chart(tmp_path):
     plan("llama-2-70b", "--gpu", "a100-80gx4", "--chart", tmp_path / "no" / "x.svg", code=1)
 
 
+LLAMA = {"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2,
+         "intermediate_size": 128, "vocab_size": 1000, "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "torch_dtype": "float16"}
+
+
+def config(tmp_path, name="config.json", **more):
+    path = tmp_path / name
+    path.write_text(json.dumps({**LLAMA, **more}))
+    return path
+
+
+@pytest.mark.parametrize("positions", [100, 1 << 30])
+def test_chart_of_any_context(tmp_path, positions):
+    svg = tmp_path / "plan.svg"
+    plan(config(tmp_path, max_position_embeddings=positions), "--gpu", "l4", "--ctx", 64, "--chart", svg)
+    assert "#9fd39f" in svg.read_text()
+
+
+def test_hostile_names_come_out_whole(tmp_path):
+    """What a file says is printed: no escape sequence for the terminal, and JSON and XML that can be read."""
+    svg = tmp_path / "plan.svg"
+    folder = tmp_path / ("a]]>&<\"" + "\u00e9" * 70)
+    folder.mkdir()
+    config(folder, architectures=["\u001b[31m\u009b" + "\u00e9" * 40])
+    a = plan_json(folder, "--gpu", "l4", "--chart", svg)
+    ET.parse(svg)
+    assert a["model"].startswith("a]]>") and "\ufffd" not in a["architecture"]
+    out = plan(folder, "--gpu", "l4").stdout
+    assert "\u001b" not in out and "\u009b" not in out
+
+
+def test_a_pipe_is_no_config(tmp_path):
+    os.mkfifo(tmp_path / "config.json")
+    assert "cannot be read" in plan(tmp_path / "config.json", "--gpu", "l4", code=78).stderr
+
+
+@pytest.mark.parametrize("card, context, kv", [("a100-40g", 256, "f16"), ("l4", 64, "int8"), ("rtx-3080", 256, "f16")])
+def test_the_most_sequences_fit_and_no_more(card, context, kv):
+    flags = ["qwen2.5-0.5b", "--gpu", card, "--ctx", context, "--kv", kv]
+    most = plan_json(*flags)["max_sequences"]
+    assert plan_json(*flags, "--batch", most)["max_sequences"] == most
+    plan(*flags, "--batch", most + 1, code=3)
+
+
+@pytest.mark.parametrize("cards, flags", [("rtx-a6000x6", ["--tp 4", "--tp 2 --pp 3"]), ("rtx-a6000x12", ["--tp 4 --replicas 3"])])
+def test_ranks_that_cannot_share_are_grouped_anew(cards, flags):
+    a = plan_json("llama-3.1-70b", "--gpu", cards, code=3)
+    assert a["binding"] == "tensor_parallel"
+    assert set(flags) <= {r["flags"] for r in a["remedies"] if r["fits"]}
+    plan("llama-3.1-70b", "--gpu", cards, *flags[-1].split())
+
+
+def test_absurd_training_is_refused():
+    p = plan("llama-3.1-405b", "--gpu", "a100-80g", "--train", "full", "--batch", 65536, "--ctx", 16777216, code=2)
+    assert "no machine" in p.stderr
+
+
+def test_what_does_not_go_together_is_refused(tmp_path):
+    for flags in (["--recommend", "--gpu", "l4"], ["--recommend", "--train", "lora"], ["--recommend", "--chart", tmp_path / "x.svg"],
+                  ["--gpu", "l4", "--train", "lora", "--chart", tmp_path / "x.svg"]):
+        assert "does not go together" in plan("llama-3-8b", *flags, code=2).stderr
+
+
+def test_the_cheapest_over_a_project(tmp_path):
+    """A card that costs more an hour, but may be bought."""
+    prices = tmp_path / "prices.json"
+    prices.write_text('{"l4": {"hour": 1}, "a100-80g": {"hour": 2, "buy": 100}, "h200": {"buy": 200}}')
+    flags = ["--recommend", "--model", "llama-3-8b", "--ctx", 4096, "--prices", prices]
+    assert [o["gpu"] for o in plan_json(*flags)["options"][:2]] == ["l4", "a100-80g"]
+    assert [o["gpu"] for o in plan_json(*flags, "--months", 12)["options"][:3]] == ["a100-80g", "h200", "l4"]
+    assert "? / 200" in plan(*flags, "--months", 12).stdout
+
+
+def test_parts_that_are_not_counted_are_told(tmp_path):
+    text = {k: v for k, v in LLAMA.items() if k not in ("architectures", "torch_dtype")}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"architectures": ["LlavaForConditionalGeneration"], "torch_dtype": "float32", "tie_word_embeddings": True,
+                                "text_config": text, "vision_config": {"hidden_size": 1024}}))
+    a = plan_json(path, "--gpu", "l4")
+    assert any("images" in w for w in a["warnings"]) and a["file_bytes"] == 4 * a["parameters"]
+    assert a["architecture"] == "LlavaForConditionalGeneration" and any("(tied)" in w for w in a["warnings"])
+    a = plan_json(config(tmp_path, architectures=["StrangeForCausalLM"], sliding_window=128), "--gpu", "l4")
+    assert any("sliding window of 128" in w for w in a["warnings"])
+    a = plan_json(config(tmp_path, intermediate_size=131), "--gpu", "l4x2")
+    assert any("131 features" in w for w in a["warnings"])
+
+
+def test_lists_as_json():
+    gpus = plan_json("--gpus")["gpus"]
+    assert {"t4", "a100-80g"} <= {g["name"] for g in gpus} and all(g["memory_bytes"] > 1 << 30 for g in gpus)
+    assert "llama-3-8b" in plan_json("--models")["models"]
+
+
 def test_lists():
     assert "a100-80g" in plan("--gpus").stdout and "data sheets" in plan("--gpus").stdout
     names = plan("--models").stdout.split()
