@@ -373,6 +373,8 @@ int server_run(const struct config *config, settings_reader *reread, void *arg, 
         if (s.load_failed) {
             *err = s.load_error;
             rc = -1;
+        } else if (s.device_lost) { /* told to stop in the moment before it ends by itself: not a stop like others */
+            rc = error_set(err, ERROR_DEVICE, "the device was lost: %s", engine_lost(s.engine)->message);
         }
     }
     close_all(&s, &load);

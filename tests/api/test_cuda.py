@@ -71,6 +71,19 @@ def test_a_lost_device_ends_the_process(emulated, tmp_path, emu):
     d.process.returncode = 0  # as it should be, for the fixture
 
 
+def test_a_lost_device_is_exit_code_4_also_when_told_to_stop(emulated, tmp_path):
+    trigger = tmp_path / "trigger"
+    d = emulated(f",inject=graph_launch:1:700,trigger={trigger}")
+    stream = d.open_stream("hi", max_tokens=200, ignore_eos=True)
+    events = stream.events()
+    next(events)
+    trigger.touch()
+    assert "error" in list(events)[-1]
+    d.process.terminate()
+    assert d.wait_exit(20) == 4
+    d.process.returncode = 0
+
+
 def test_a_missing_device_is_exit_code_4(emulated):
     d = emulated(ready=False, device="cuda:7")
     assert d.wait_exit(20) == 4
