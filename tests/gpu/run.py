@@ -8,6 +8,7 @@ import argparse
 import glob
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,13 +18,16 @@ from whole_models import compare_devices, compare_graphs
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
-# Published, dense: bytes a second of memory, operations a second in INT8 and BF16 (data sheets of the SXM forms).
-NOMINAL = {
-    "A100-SXM4-40": (1555e9, 624e12, 312e12),
-    "A100": (2039e9, 624e12, 312e12),
-    "H200": (4800e9, 1979e12, 989e12),
-    "H100": (3350e9, 1979e12, 989e12),
-}
+CARDS = os.path.join(HERE, "..", "..", "conf", "gpus.json")
+
+
+def card_of(device):
+    """The card's published figures (dense; of conf/gpus.json): by the driver's name for it, and by its memory. None: not known."""
+    name, gib = device.get("device", ""), device.get("memory", 0) / 2**30
+    with open(CARDS, encoding="utf-8") as f:
+        cards = [c for c in json.load(f) if re.search(rf"\b{re.escape(c['driver_name'])}\b", name) and abs(c["memory_gib"] - gib) < gib / 20]
+    cards.sort(key=lambda c: (c["link"] == "pcie") != ("PCI" in name.upper()))
+    return cards[0] if cards else None
 
 
 class Run:
@@ -147,10 +151,11 @@ class Run:
     def with_share(self, row):
         """Adds "roofline": the share of the published limit that binds; None where there is none."""
         row["roofline"] = None
-        nominal = next((n for name, n in NOMINAL.items() if name in self.device.get("device", "")), None)
-        if nominal and row.get("seconds"):
+        card = card_of(self.device)
+        if card and row.get("seconds"):
             eight = row.get("peak") == "i8" or row["what"].endswith("_i8")
-            least = max(row["bytes"] / nominal[0], row["operations"] / nominal[1 if eight else 2])
+            peak = card["int8_tops"] if eight else card["bf16_tflops"]
+            least = max(row["bytes"] / (card["bandwidth_gbs"] * 1e9), row["operations"] / (peak * 1e12))
             row["roofline"] = least / row["seconds"]
         return row
 
