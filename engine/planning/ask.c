@@ -517,20 +517,20 @@ static void regroup(const struct ask *k, struct plan_answer *a) {
         c.pipeline_parallel = c.replicas = 1;
         if (tp < cards && cards % tp == 0 && !all) {
             c.replicas = cards / tp;
-            snprintf(what, sizeof what, "%zu ranks, %zu replicas", tp, c.replicas);
+            snprintf(what, sizeof what, "%zu rank%s, %zu replicas", tp, tp == 1 ? "" : "s", c.replicas);
             snprintf(flags, sizeof flags, "--tp %zu --replicas %zu", tp, c.replicas);
             all = remedy(k, &c, what, flags, a);
             c.replicas = 1;
             c.pipeline_parallel = cards / tp;
             if (!all && c.pipeline_parallel <= MOST_STAGES) {
-                snprintf(what, sizeof what, "%zu ranks in each of %zu stages", tp, c.pipeline_parallel);
+                snprintf(what, sizeof what, "%zu rank%s in each of %zu stages", tp, tp == 1 ? "" : "s", c.pipeline_parallel);
                 snprintf(flags, sizeof flags, "--tp %zu --pp %zu", tp, c.pipeline_parallel);
                 all = remedy(k, &c, what, flags, a);
             }
             c.pipeline_parallel = 1;
         }
         if (tp <= cards && !alone) {
-            snprintf(what, sizeof what, "%zu ranks, %zu cards idle", tp, cards - tp);
+            snprintf(what, sizeof what, "%zu rank%s, %zu card%s idle", tp, tp == 1 ? "" : "s", cards - tp, cards - tp == 1 ? "" : "s");
             snprintf(flags, sizeof flags, "--tp %zu", tp);
             alone = remedy(k, &c, what, flags, a);
         }
@@ -570,7 +570,7 @@ static void find_remedies(const struct ask *k, struct plan_answer *a) {
     if (valid && a->max_sequences > 0 && a->max_sequences < a->asked_sequences) {
         c = k->q;
         c.max_sequences = a->max_sequences;
-        snprintf(what, sizeof what, "%zu sequences", c.max_sequences);
+        snprintf(what, sizeof what, "%zu sequence%s", c.max_sequences, c.max_sequences == 1 ? "" : "s");
         snprintf(flags, sizeof flags, "--batch %zu", c.max_sequences);
         remedy(k, &c, what, flags, a);
     }

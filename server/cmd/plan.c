@@ -68,8 +68,8 @@ static const struct setting rows[] = {
 static int set_price(const cJSON *item, struct error *err) {
     const cJSON *hour = cJSON_GetObjectItemCaseSensitive(item, "hour"), *buy = cJSON_GetObjectItemCaseSensitive(item, "buy");
     double h = cJSON_IsNumber(hour) ? hour->valuedouble : 0, b = cJSON_IsNumber(buy) ? buy->valuedouble : 0;
-    if ((hour && !cJSON_IsNumber(hour)) || (buy && !cJSON_IsNumber(buy)) || !(h >= 0 && h <= 1e9) || !(b >= 0 && b <= 1e12)) {
-        return error_set(err, ERROR_MODEL, "%.40s: hour and buy must be numbers from 0 on", item->string);
+    if (!cJSON_IsObject(item) || (hour && !cJSON_IsNumber(hour)) || (buy && !cJSON_IsNumber(buy)) || !(h >= 0 && h <= 1e9) || !(b >= 0 && b <= 1e12)) {
+        return error_set(err, ERROR_MODEL, "%.40s: it must be an object of hour and buy, numbers from 0 on", item->string);
     }
     return plan_set_price(item->string, h, b, err);
 }

@@ -120,6 +120,8 @@ def test_prices_and_recommendation(tmp_path):
     plan("--recommend", "--model", "llama-3.1-405b", "--max-gpus", 1, code=3)
     prices.write_text('{"l4": {"hour": "cheap"}}')
     assert "prices.json" in plan("llama-3-8b", "--gpu", "l4", "--prices", prices, code=78).stderr
+    prices.write_text('{"l4": 1.9}')
+    assert "an object of hour and buy" in plan("llama-3-8b", "--gpu", "l4", "--prices", prices, code=78).stderr
     prices.write_text('{"l5": {"hour": 1}}')
     assert "l5" in plan("llama-3-8b", "--gpu", "l4", "--prices", prices, code=78).stderr
 
