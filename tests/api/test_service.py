@@ -84,6 +84,7 @@ def test_watchdog_is_fed_and_starved(start, manager):
     time.sleep(1)
     assert 3 <= len(manager.all("WATCHDOG")) - heard <= 7  # idle: every 200 ms
     assert d.cpu_seconds() - used < 0.1 * SLOW
+    time.sleep(4 - time.monotonic() % 4)  # steps end at multiples of 4 s: the next one lasts that long
     stream = d.open_stream("Once", max_tokens=2)
     wait_for(lambda: [s for s in manager.all("STATUS") if "the engine makes no progress" in s], 10, "the stall is told")
     fed = len(manager.all("WATCHDOG"))
