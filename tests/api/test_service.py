@@ -86,12 +86,14 @@ def test_watchdog_is_fed_and_starved(start, manager):
     assert d.cpu_seconds() - used < 0.1 * SLOW
     time.sleep(4 - time.monotonic() % 4)  # steps end at multiples of 4 s: the next one lasts that long
     stream = d.open_stream("Once", max_tokens=2)
-    wait_for(lambda: [s for s in manager.all("STATUS") if "the engine makes no progress" in s], 10, "the stall is told")
-    fed = len(manager.all("WATCHDOG"))
-    time.sleep(1)
-    assert len(manager.all("WATCHDOG")) == fed  # the loop runs, and yet
+    stalled = lambda m: "the engine makes no progress" in m.get("STATUS", "")  # noqa: E731
+    wait_for(lambda: any(stalled(m) for _, m in manager.read()), 10, "the stall is told")
     stream.text()
+    fed = len(manager.all("WATCHDOG"))
     wait_for(lambda: len(manager.all("WATCHDOG")) > fed, 5, "fed again when the engine goes on")
+    told = [m for _, m in manager.read() if "STATUS" in m or "WATCHDOG" in m]
+    assert sum(map(stalled, told)) >= 3  # every 200 ms: the loop runs, and yet
+    assert not any(stalled(a) and "WATCHDOG" in b and stalled(c) for a, b, c in zip(told, told[1:], told[2:]))
 
 
 def test_watchdog_of_another(start, manager):
