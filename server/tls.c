@@ -100,7 +100,8 @@ static int load_chain(const char *path, struct pair *p, struct error *err) {
     int rc = read_file("tls_certificate", path, false, &text, err);
     if (rc == 0) {
         gnutls_datum_t pem = datum(&text);
-        int got = text.len ? gnutls_pcert_list_import_x509_raw(p->chain, &n, &pem, GNUTLS_X509_FMT_PEM, 0)
+        int got = text.len ? gnutls_pcert_list_import_x509_raw(p->chain, &n, &pem, GNUTLS_X509_FMT_PEM,
+                                                               GNUTLS_X509_CRT_LIST_IMPORT_FAIL_IF_EXCEED)
                            : GNUTLS_E_NO_CERTIFICATE_FOUND;
         p->n = got < 0 ? 0 : n;
         if (got == GNUTLS_E_SHORT_MEMORY_BUFFER) {

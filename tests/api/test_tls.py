@@ -341,6 +341,9 @@ def test_files_that_will_not_do(pair, pairs, tmp_path):
     empty = tmp_path / "empty.key"
     empty.touch(0o600)
     assert "there is no private key in it" in with_pair(key=empty)
+    chain = tmp_path / "chain.crt"
+    chain.write_bytes(pair.certificate.read_bytes() * 17)
+    assert "there are too many certificates in it" in with_pair(certificate=chain)
     assert "TLS wants both" in refused_at_start(tmp_path, tls_certificate=str(pair.certificate))
     run = subprocess.run([FAKE, "serve", "--check-config", "--model", str(tmp_path / "fake.gguf"), "--tls-certificate",
                           str(pair.certificate), "--tls-key", str(pairs[1].key)], capture_output=True, text=True)
