@@ -46,7 +46,7 @@ static const struct setting rows[] = {
      .help = "a key that clients must present; better as INFERD_API_KEY, since other users can see flags"},
     {AT(api_keys_file), SETTING_STRING, .initial = "", .value = "FILE", .group = "Listening", .flags = SETTING_RELOAD,
      .help = "file of named keys, as hashes, with scopes and limits (conf/api_keys.example; inferd key makes their lines); empty: "
-             "the file api_keys in $CREDENTIALS_DIRECTORY, where there is one (LoadCredential=api_keys:FILE in a systemd unit)"},
+             "the file api_keys in $CREDENTIALS_DIRECTORY, where there is one (LoadCredential=api_keys:FILE in a systemd unit, which copies it at a start only)"},
     {AT(insecure), SETTING_BOOL, .initial = "false", .group = "Listening", .flags = SETTING_RELOAD,
      .help = "allow an address that others can reach without any key"},
 
