@@ -12,7 +12,6 @@ struct tiny_model {
     const char *architecture; /* "llama", "qwen2", "qwen3", "gemma3" */
     uint32_t context_length;
     uint64_t seed;
-    uint32_t layers; /* 0: 3; of gemma3 the last one is without a window */
     int nan_token; /* the embedding row of this id is made of NaN: sequences that meet it compute nonsense; < 0 none */
     /* Faults, by tensor name; NULL = none. */
     const char *missing;    /* is not there */
@@ -21,6 +20,7 @@ struct tiny_model {
     const char *extra;      /* a vector of 64 besides */
 
     const char *chat_template; /* NULL none */
+    uint32_t layers; /* 0: 3; of gemma3 the last one is without a window */
 };
 
 #define TINY_BOS 256
