@@ -197,7 +197,8 @@ static void test_templates(void) {
 
 static int try_params(void *arg, struct buf *result, struct error *err) {
     const char *body = arg;
-    const struct params_limits limits = {.model = "m", .vocab_size = 1000, .max_n = 8};
+    static const char *const names[] = {"m"};
+    const struct params_limits limits = {.models = names, .n_models = 1, .vocab_size = 1000, .max_n = 8};
     struct request_params p;
     if (params_parse(body, strlen(body), strstr(body, "messages") ? IN_CHAT : IN_COMPLETIONS, &limits, &p, err) != 0) {
         return -1;
