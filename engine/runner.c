@@ -211,7 +211,7 @@ static int open_all(struct runner *r, const struct engine_config *config, size_t
     r->ops->info(r->backend, &r->backend_info);
     r->load_seconds[ENGINE_LOAD_DEVICE] = clock_lap(&since);
     const struct load_progress progress = {config->on_progress, config->progress_arg};
-    if (weights_load(&weights, &model, r->file, format, progress, r->ops, r->backend, err) < 0) {
+    if (weights_load(&weights, &model, r->file, format, NULL, NULL, progress, r->ops, r->backend, err) < 0) {
         return -1;
     }
     r->load_seconds[ENGINE_LOAD_WEIGHTS] = clock_lap(&since);

@@ -138,9 +138,12 @@ static int begin(struct member *m, struct call call, struct error *err) {
     return 0;
 }
 
-static int all_reduce(struct collective *c, float *x, size_t n, struct error *err) {
+static int all_reduce(struct collective *c, void *x, enum dtype dtype, size_t n, struct error *err) {
     struct member *m = member_of(c);
     const struct group *g = m->group;
+    if (dtype != DTYPE_F32) {
+        return error_set(err, ERROR_INTERNAL, "ranks on the CPU sum F32");
+    }
     if (begin(m, (struct call){OP_ALL_REDUCE, n, 0, x}, err) < 0) {
         return -1;
     }
@@ -223,6 +226,7 @@ static void close_member(struct collective *c) {
 
 static const struct collective_ops threads_ops = {
     .name = "threads",
+    .shared_memory = true,
     .all_reduce = all_reduce,
     .all_gather = all_gather,
     .broadcast = broadcast,

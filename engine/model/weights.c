@@ -280,8 +280,12 @@ static int load_all(const struct load *l, struct error *err) {
 }
 
 int weights_load(struct weights *w, const struct model_config *c, const struct model_file *file,
-                 enum weights_format format, struct load_progress progress, const struct backend_ops *ops,
-                 struct backend *backend, struct error *err) {
+                 enum weights_format format, const struct shard *shard, struct collective *host,
+                 struct load_progress progress, const struct backend_ops *ops, struct backend *backend,
+                 struct error *err) {
+    if (shard || host) {
+        return error_set(err, ERROR_UNSUPPORTED, "parts of a model cannot be loaded yet");
+    }
     struct weights made = {.ops = ops, .backend = backend};
     struct load l = {.w = &made, .format = format, .progress = progress};
     struct backend_info info;

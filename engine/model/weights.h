@@ -8,8 +8,10 @@
 
 #include "model/config.h"
 #include "model/convert.h"
+#include "model/shard.h"
 
 #include <inferd/backend.h>
+#include <inferd/collective.h>
 
 struct layer_weights {
     const float *attn_norm;       /* [n_embd] */
@@ -48,8 +50,13 @@ struct load_progress {
     void *arg;
 };
 
+/*
+ * *c is the whole model's. `shard`: the part to load, of which alone the file's bytes are read; w->layers[shard->layers.n] are its
+ * layers, what it has nothing of has data NULL and n 0. NULL: all of it. `host`: the ranks that have the other parts, for what they
+ * must agree on (the scales of INT8 rows that are cut); all of them load at once, the same format. NULL: there are none.
+ */
 int weights_load(struct weights *w, const struct model_config *c, const struct model_file *file,
-                 enum weights_format format, struct load_progress progress, const struct backend_ops *ops,
+                 enum weights_format format, const struct shard *shard, struct collective *host, struct load_progress progress, const struct backend_ops *ops,
                  struct backend *backend, struct error *err);
 void weights_unload(struct weights *w); /* NULL, a zeroed and a half-loaded one are fine */
 

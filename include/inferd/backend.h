@@ -20,7 +20,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define BACKEND_ABI 8u /* raise on every change of this header */
+#define BACKEND_ABI 9u /* raise on every change of this header */
 
 enum dtype {
     DTYPE_F32,
@@ -71,6 +71,9 @@ struct weight {
     enum activation_quant activation;
     float input_scale;        /* ACTIVATION_I8_STATIC, > 0 */
     int32_t input_zero_point; /* ACTIVATION_I8_STATIC, -128..127 */
+    /* A rank's rows [first_row, first_row + n) of a larger table, for embed: any other token gives a row of zeros. */
+    bool is_shard;
+    size_t first_row;
 };
 
 /* One of several products of the same input: y[rows][ldy], the first w->n columns written. */
@@ -148,6 +151,9 @@ struct backend_config {
     size_t max_rows;     /* most rows in one call: workspace is taken for it at open */
     const char *variant; /* CPU: "generic", "avx2", "avx512", "vnni", "amx" to force one; NULL = best */
     uint64_t step_ns;    /* "null" alone: steps end at multiples of this */
+    /* Which of n_ranks backends in this process it is, 0 = the only one. CPU: they share the processors out, whole NUMA nodes
+     * where that comes out even; `threads` is that of this one, 0 = its share. */
+    size_t rank, n_ranks;
     /* CUDA alone: */
     size_t ordinal;           /* which device */
     bool batch_invariant;     /* one order of summing whatever the company is, for 16-bit products too */
@@ -256,6 +262,7 @@ struct backend_limits {
     double i8_ops_per_s, bf16_ops_per_s, f32_ops_per_s;
 };
 
+struct collective;    /* collective.h */
 struct backend;       /* the module's own */
 struct backend_graph; /* operations recorded, the module's own */
 
@@ -379,6 +386,17 @@ struct backend_ops {
     /* profile: what was counted since the last call that switched it on (*out may be NULL), then on
      * (from zero) or off. measure: the machine's limits; nothing else may run. */
     int (*profile)(struct backend *b, bool on, struct backend_profile *out, struct error *err);
+
+    /*
+     * collective_open: a group of backends like this one, a rank each, whose operations work on device memory and are queued
+     * like others (also while a graph is recorded). `host` is the same group on host memory, in whose order of ranks it
+     * is made; it must outlive *out. Every rank calls it, each on its own thread, after open and before weights. what[]
+     * says in words how it reaches its peers. NULL: device memory is host memory, and `host` itself serves.
+     */
+#define BACKEND_LINKS 256
+    int (*collective_open)(struct backend *b, struct collective *host, struct collective **out, char what[BACKEND_LINKS],
+                           struct error *err);
+
     int (*measure)(struct backend *b, struct backend_limits *out, struct error *err);
 };
 

@@ -46,6 +46,10 @@ struct engine_config {
      * again at each step of what follows. NULL = nobody wants to know. */
     void (*on_progress)(void *arg, uint64_t done, uint64_t all);
     void *progress_arg; /* valid while engine_open runs */
+    size_t tensor_parallel;   /* ranks that share each layer, threads of this process; 0 = 1. CUDA: devices N, N + 1, .. */
+    size_t pipeline_parallel; /* stages that share the layers, a process each; 0 = 1. Not the first: engine_follow */
+    size_t replica, n_replicas; /* which engine of this process it is, 0 of 0 = the only one: they share the processors out */
+    double rank_timeout;      /* s that ranks wait for one of them before all is lost (ERROR_DEVICE); 0 = 30 */
 };
 void engine_config_default(struct engine_config *c);
 
@@ -71,6 +75,8 @@ enum engine_load_phase {
     ENGINE_LOAD_PHASES
 };
 
+struct engine_rank;
+
 struct engine_info {
     const char *architecture; /* "llama", "qwen2", ... */
     const char *model_name;   /* from the file's metadata, or its file name */
@@ -88,6 +94,15 @@ struct engine_info {
     size_t memory_planned[ENGINE_MEMORY_KINDS]; /* bytes: as computed before they were taken, and as they are */
     size_t memory_used[ENGINE_MEMORY_KINDS];
     double load_seconds[ENGINE_LOAD_PHASES];
+    size_t tensor_parallel, pipeline_parallel;
+    size_t n_ranks;                  /* of this process */
+    const struct engine_rank *ranks; /* [n_ranks], lives as long as the engine */
+};
+
+/* A rank as it started. */
+struct engine_rank {
+    char device[128], links[256]; /* for people; links: how it reaches its peers, "" if it has none */
+    size_t threads, weight_bytes, kv_blocks; /* kv_blocks: what its own memory holds; the smallest number rules */
 };
 
 /* Load the model, take all memory, run one self-test token, start the thread. Blocks (seconds). */

@@ -74,7 +74,7 @@ static void reduce(struct collective *c, void *arg) {
         for (size_t i = 0; i < n; i++) {
             x[i] = value(c->rank, i, round);
         }
-        CHECK(c->ops->all_reduce(c, x, n, &err) == 0, "%s", err.message);
+        CHECK(c->ops->all_reduce(c, x, DTYPE_F32, n, &err) == 0, "%s", err.message);
         for (size_t i = 0; i < n; i++) {
             float sum = value(0, i, round);
             for (size_t r = 1; r < c->size; r++) {
@@ -83,7 +83,7 @@ static void reduce(struct collective *c, void *arg) {
             CHECK(memcmp(&sum, &x[i], sizeof sum) == 0, "rank %zu of %zu, element %zu of %zu: %a, not %a", c->rank, c->size, i, n, x[i], sum);
         }
     }
-    CHECK(c->ops->all_reduce(c, x, 0, &err) == 0, "%s", err.message);
+    CHECK(c->ops->all_reduce(c, x, DTYPE_F32, 0, &err) == 0, "%s", err.message);
     free(x);
 }
 
@@ -119,11 +119,11 @@ static void one_stays_away(struct collective *c, void *arg) {
     float x[4] = {0};
     struct error err = {0};
     (void)arg;
-    CHECK(c->ops->all_reduce(c, x, 4, &err) == 0, "%s", err.message);
+    CHECK(c->ops->all_reduce(c, x, DTYPE_F32, 4, &err) == 0, "%s", err.message);
     if (c->rank == 1) {
         return;
     }
-    CHECK(c->ops->all_reduce(c, x, 4, &err) < 0, "a rank is missing");
+    CHECK(c->ops->all_reduce(c, x, DTYPE_F32, 4, &err) < 0, "a rank is missing");
     CHECK(err.code == ERROR_DEVICE && strstr(err.message, "rank 1 of"), "%s", err.message);
     CHECK(c->ops->barrier(c, &err) < 0, "the group is broken");
 }
@@ -132,8 +132,8 @@ static void one_differs(struct collective *c, void *arg) {
     float x[8] = {0};
     struct error err = {0};
     const int *what = arg;
-    int rc = *what == 0   ? c->ops->all_reduce(c, x, c->rank == 2 ? 8 : 4, &err)
-             : *what == 1 ? (c->rank == 2 ? c->ops->barrier(c, &err) : c->ops->all_reduce(c, x, 4, &err))
+    int rc = *what == 0   ? c->ops->all_reduce(c, x, DTYPE_F32, c->rank == 2 ? 8 : 4, &err)
+             : *what == 1 ? (c->rank == 2 ? c->ops->barrier(c, &err) : c->ops->all_reduce(c, x, DTYPE_F32, 4, &err))
                           : c->ops->broadcast(c, x, 4, c->rank == 2, &err);
     CHECK(rc < 0 && err.code == ERROR_INTERNAL && strstr(err.message, "rank 2 of"), "case %d: %s", *what, err.message);
 }
