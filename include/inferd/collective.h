@@ -31,7 +31,7 @@ struct collective_ops {
     int (*all_reduce)(struct collective *c, void *x, enum dtype dtype, size_t n, struct error *err);
     /* all[size][bytes]: what every rank gave as mine[bytes], in the order of the ranks; mine may be its place in all. */
     int (*all_gather)(struct collective *c, const void *mine, size_t bytes, void *all, struct error *err);
-    /* Rank 0: all[rows][size * bytes], each row the ranks' rows of mine[rows][bytes] side by side. Others: all is not looked at. */
+    /* On every rank all[rows][size * bytes], each row the ranks' rows of mine[rows][bytes] side by side: they choose tokens alike. */
     int (*gather_columns)(struct collective *c, const void *mine, size_t rows, size_t bytes, void *all, struct error *err);
     /* x[bytes] of `root` comes to all. */
     int (*broadcast)(struct collective *c, void *x, size_t bytes, size_t root, struct error *err);
