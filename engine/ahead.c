@@ -147,8 +147,7 @@ int ahead_queue(struct ahead *a, const struct ahead_rows *rows, struct runner *r
         return 0;
     }
     if (runner_start(r, &a->batch, true, err) < 0 ||
-        r->ops->choose(r->backend, r->decoder.logits, r->decoder.config.vocab_size, sampler->vocab_size, a->choices,
-                       a->batch.rows, err) < 0) {
+        runner_choose(r, sampler->vocab_size, a->choices, a->batch.rows, err) < 0) {
         return -1;
     }
     a->next.n = a->batch.rows;

@@ -125,7 +125,7 @@ static int open_all(struct bench *b, const struct bench_config *config, struct e
     }
     struct runner *r = &b->runner;
     if (!config->shape) {
-        b->n_layers = b->measured = r->decoder.config.n_layers;
+        b->n_layers = b->measured = r->decoder->config.n_layers;
     }
     b->chunk = config->chunk < r->max_rows ? config->chunk : r->max_rows;
     b->block_size = c.kv_block_size;
@@ -138,7 +138,7 @@ static int open_all(struct bench *b, const struct bench_config *config, struct e
     for (size_t i = 0; i < r->max_sequences; i++) {
         b->choices[i] = (struct choice_row){.logits_row = i, .repetition_penalty = 1, .greedy = true, .min_keep = 1};
     }
-    return sampler_init(&b->sampler, r->decoder.config.vocab_size, r->kv.max_model_len, err);
+    return sampler_init(&b->sampler, r->decoder->config.vocab_size, r->kv.max_model_len, err);
 }
 
 int bench_open(const struct bench_config *config, struct bench **out, struct error *err) {
@@ -180,12 +180,14 @@ struct layer_size {
 };
 
 static struct layer_size layer_size(const struct bench *b, size_t layer) {
-    const struct layer_weights *w = &b->runner.decoder.weights.layers[layer];
-    const struct weight *matrices[] = {&w->q, &w->k, &w->v, &w->o, &w->gate, &w->up, &w->down};
     struct layer_size s = {0};
-    for (size_t i = 0; i < sizeof matrices / sizeof matrices[0]; i++) {
-        s.bytes += (double)bytes_of(matrices[i]);
-        s.elements += (double)matrices[i]->n * (double)matrices[i]->k;
+    for (size_t r = 0; r < b->runner.n_ranks; r++) {
+        const struct layer_weights *w = &b->runner.ranks[r].decoder.weights.layers[layer];
+        const struct weight *matrices[] = {&w->q, &w->k, &w->v, &w->o, &w->gate, &w->up, &w->down};
+        for (size_t i = 0; i < sizeof matrices / sizeof matrices[0]; i++) {
+            s.bytes += (double)bytes_of(matrices[i]);
+            s.elements += (double)matrices[i]->n * (double)matrices[i]->k;
+        }
     }
     return s;
 }
@@ -206,11 +208,28 @@ static double kv_token_bytes(const struct bench *b) {
     return (double)b->runner.kv_token_bytes * (double)b->n_layers / (double)b->measured;
 }
 
+/* Of all ranks. */
+static double head_bytes(const struct bench *b) {
+    double sum = 0;
+    for (size_t i = 0; i < b->runner.n_ranks; i++) {
+        sum += (double)bytes_of(weights_head(&b->runner.ranks[i].decoder.weights));
+    }
+    return sum;
+}
+
+static double embedding_bytes(const struct bench *b) {
+    double sum = 0;
+    for (size_t i = 0; i < b->runner.n_ranks; i++) {
+        sum += (double)bytes_of(&b->runner.ranks[i].decoder.weights.embed);
+    }
+    return sum;
+}
+
 /* Count a step: `rows` rows, of which `logits` go through the head; a row at position p sees p + 1 keys. */
 static void count_step(const struct bench *b, struct bench_result *out) {
-    const struct model_config *c = &b->runner.decoder.config;
+    const struct model_config *c = &b->runner.model;
     const struct decoder_batch *s = &b->runner.batch;
-    const struct weight *head = weights_head(&b->runner.decoder.weights), *embed = &b->runner.decoder.weights.embed;
+    const struct weight *embed = &b->runner.decoder->weights.embed;
     struct layer_size layers = all_layers(b);
     double seen = 0, kept = 0;
     for (size_t i = 0; i < s->rows; i++) {
@@ -220,28 +239,28 @@ static void count_step(const struct bench *b, struct bench_result *out) {
         kept += (double)s->context_lens[i];
     }
     out->bytes += layers.bytes + (double)embed->row_bytes * (double)s->rows + kept * kv_token_bytes(b) +
-                  (s->n_logits > 0 ? (double)bytes_of(head) : 0);
-    out->operations += 2 * layers.elements * (double)s->rows + 2 * (double)head->n * (double)head->k * (double)s->n_logits +
+                  (s->n_logits > 0 ? head_bytes(b) : 0);
+    out->operations += 2 * layers.elements * (double)s->rows + 2 * (double)c->vocab_size * (double)c->n_embd * (double)s->n_logits +
                        4 * seen * (double)model_config_q_dim(c) * (double)b->n_layers;
 }
 
 void bench_get_info(const struct bench *b, struct bench_info *out) {
     const struct runner *r = &b->runner;
-    const struct decoder *d = &r->decoder;
+    const struct decoder *d = r->decoder;
     struct layer_size all = all_layers(b);
     const struct weight *first = &d->weights.layers[0].gate;
-    bool tied = d->weights.output.data == NULL;
+    bool tied = r->model.tied_head;
     double tables = (double)d->config.vocab_size * (double)d->config.n_embd * (tied ? 1 : 2);
     *out = (struct bench_info){
         .architecture = d->config.arch->name,
         .backend = r->backend_info.name,
         .variant = r->backend_info.variant,
         .device = r->backend_info.device,
-        .threads = r->backend_info.threads,
+        .threads = r->n_threads,
         .n_layers = b->n_layers,
         .n_layers_measured = b->measured,
         .n_parameters = (size_t)(all.elements + tables),
-        .weight_bytes = (size_t)(all.bytes + (double)bytes_of(&d->weights.embed) + (tied ? 0 : (double)bytes_of(&d->weights.output))),
+        .weight_bytes = (size_t)(all.bytes + embedding_bytes(b) + (tied ? 0 : head_bytes(b))),
         .kv_token_bytes = (size_t)kv_token_bytes(b),
         .vocab_size = d->config.vocab_size,
         .weight_dtype = first->dtype,
@@ -264,7 +283,7 @@ static int32_t any_token(struct bench *b) {
     b->random ^= b->random >> 12;
     b->random ^= b->random << 25;
     b->random ^= b->random >> 27;
-    return (int32_t)((b->random * 0x2545f4914f6cdd1du >> 32) % b->runner.decoder.config.vocab_size);
+    return (int32_t)((b->random * 0x2545f4914f6cdd1du >> 32) % b->runner.decoder->config.vocab_size);
 }
 
 static void batch_begin(struct bench *b) {
@@ -298,18 +317,18 @@ static void batch_add(struct bench *b, size_t stream, size_t n, const int32_t *t
 /* Queue the batch and the choice of its tokens; `fed`: it takes its own from the choice before. */
 static int batch_queue(struct bench *b, bool fed, struct bench_result *result, struct error *err) {
     struct runner *r = &b->runner;
-    size_t vocab = r->decoder.config.vocab_size;
+    size_t vocab = r->decoder->config.vocab_size;
     if (result) {
         count_step(b, result);
     }
     return runner_start(r, &r->batch, fed, err) < 0
                ? -1
-               : r->ops->choose(r->backend, r->decoder.logits, vocab, vocab, b->choices, r->batch.n_logits, err);
+               : runner_choose(r, vocab, b->choices, r->batch.n_logits, err);
 }
 
 /* The tokens of the oldest choice that was not taken. */
 static int batch_take(struct bench *b, int32_t *out, size_t n, struct error *err) {
-    if (b->runner.ops->chosen(b->runner.backend, out, n, err) < 0) {
+    if (runner_chosen(&b->runner, out, n, err) < 0) {
         return -1;
     }
     for (size_t i = 0; i < n; i++) {
@@ -337,7 +356,7 @@ static int batch_run(struct bench *b, int32_t *out, struct bench_result *result,
         const float *logits;
         struct sample sample = {0};
         if (r->ops->sample) {
-            const struct sample_row row = {.logits_row = i, .greedy = true, .n_candidates = r->decoder.config.vocab_size};
+            const struct sample_row row = {.logits_row = i, .greedy = true, .n_candidates = r->decoder->config.vocab_size};
             if (r->ops->sample(r->backend, &row, 1, &out[i], err) < 0) {
                 return -1;
             }
@@ -380,17 +399,14 @@ static int prefill(struct bench *b, size_t streams, size_t context, struct bench
 
 /* KV of all streams is that of the first: what it says makes no difference to the time. */
 static int copy_streams(struct bench *b, size_t streams, size_t context, struct error *err) {
-    struct decoder *d = &b->runner.decoder;
     size_t blocks = round_up(context, b->block_size) / b->block_size;
     for (size_t stream = 1; stream < streams; stream++) {
         b->kept[stream] = b->kept[0];
         b->tokens[stream] = any_token(b);
         for (size_t i = 0; i < blocks; i++) {
             int32_t from = (int32_t)i, to = (int32_t)(stream * b->blocks_a_stream + i);
-            for (size_t l = 0; l < d->config.n_layers; l++) {
-                if (d->ops->kv_copy(d->backend, &d->kv[l], &from, &to, 1, err) < 0) {
-                    return -1;
-                }
+            if (runner_copy_block(&b->runner, from, to, err) < 0) {
+                return -1;
             }
         }
     }
@@ -436,7 +452,7 @@ static int time_case(struct bench *b, const struct bench_case *c, double *took, 
     if (c->kind == BENCH_DECODE && (prefill(b, 1, c->context, NULL, err) < 0 || copy_streams(b, c->streams, c->context, err) < 0)) {
         return -1;
     }
-    if (r->ops->sync(r->backend, err) < 0) {
+    if (runner_sync(r, err) < 0) {
         return -1;
     }
     if (profile && r->ops->profile(r->backend, true, NULL, err) < 0) {
@@ -454,10 +470,15 @@ static int time_case(struct bench *b, const struct bench_case *c, double *took, 
     return rc;
 }
 
+static void set_layers(struct bench *b, size_t n) {
+    for (size_t i = 0; i < b->runner.n_ranks; i++) {
+        b->runner.ranks[i].decoder.config.n_layers = n;
+    }
+}
+
 int bench_run(struct bench *b, const struct bench_case *c, bool profile, struct bench_result *out, struct error *err) {
-    struct decoder *d = &b->runner.decoder;
     struct bench_result made = {.tokens = c->streams * (c->kind == BENCH_DECODE ? c->steps : c->context),
-                                .threads = b->runner.backend_info.threads};
+                                .threads = b->runner.n_threads};
     double took, sampling, fewer = 0, ignored;
     made.has_profile = profile && b->runner.ops->profile;
     if (time_case(b, c, &took, &sampling, &made, made.has_profile ? &made.profile : NULL, err) < 0) {
@@ -467,9 +488,9 @@ int bench_run(struct bench *b, const struct bench_case *c, bool profile, struct 
     made.sampling_seconds = sampling;
     if (b->measured < b->n_layers) { /* what is fixed and what a layer takes, from two numbers of layers */
         size_t half = b->measured / 2;
-        d->config.n_layers = half;
+        set_layers(b, half);
         int rc = half > 0 ? time_case(b, c, &fewer, &ignored, NULL, NULL, err) : 0;
-        d->config.n_layers = b->measured;
+        set_layers(b, b->measured);
         if (rc < 0) {
             return -1;
         }

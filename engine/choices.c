@@ -67,7 +67,7 @@ bool choices_plan(struct choices *c, const struct runner *r, const struct schedu
         }
         const struct sample_input in = choices_input(s, text, NULL);
         struct choice_row *choice = &c->rows[c->n];
-        if (row < r->decoder.limits.max_logits && may_choose(s, end - row) &&
+        if (row < r->decoder->limits.max_logits && may_choose(s, end - row) &&
             sampler_for_device(sampler, &in, c->edits + n_edits, r->ops->choice_edits - n_edits, choice)) {
             choice->logits_row = row;
             n_edits += choice->n_edits;
@@ -75,17 +75,15 @@ bool choices_plan(struct choices *c, const struct runner *r, const struct schedu
         }
     }
     return c->n == b->rows && b->n_logits == b->rows && b->n_sequences == b->rows &&
-           b->rows <= r->decoder.limits.max_logits;
+           b->rows <= r->decoder->limits.max_logits;
 }
 
 int choices_queue(const struct choices *c, struct runner *r, const struct sampler *sampler, struct error *err) {
-    return c->n > 0 ? r->ops->choose(r->backend, r->decoder.logits, r->decoder.config.vocab_size, sampler->vocab_size,
-                                     c->rows, c->n, err)
-                    : 0;
+    return c->n > 0 ? runner_choose(r, sampler->vocab_size, c->rows, c->n, err) : 0;
 }
 
 int choices_take(struct choices *c, struct runner *r, struct error *err) {
-    if (c->n > 0 && r->ops->chosen(r->backend, c->tokens, c->n, err) < 0) {
+    if (c->n > 0 && runner_chosen(r, c->tokens, c->n, err) < 0) {
         return -1;
     }
     for (size_t i = 0; i < c->n; i++) {

@@ -161,10 +161,10 @@ static void lose_device(struct engine *e, const struct error *why) {
     }
 }
 
-/* A step failed. On a device that works by itself more of it may be under way, whose results nobody would tell apart: it
- * goes with the step, whatever the reason. */
+/* A step failed. On a device that works by itself more of it may be under way, whose results nobody would tell apart, and ranks
+ * stopped in the middle of what they do together: it goes with the step, whatever the reason. */
 static void step_failed(struct engine *e, struct error *why) {
-    if (e->runner.ops->ready) {
+    if (runner_is_fragile(&e->runner)) {
         why->code = ERROR_DEVICE;
     }
     if (why->code == ERROR_DEVICE) {
@@ -470,7 +470,7 @@ static void finish_under_way(struct engine *e) {
     struct error err;
     uint64_t began = clock_now_ns();
     int rc = ahead_queue(&e->ahead, rows, &e->runner, sch, &e->sampler, &e->choices, e->text, &err);
-    rc = rc == 0 ? e->runner.ops->chosen(e->runner.backend, e->choices.tokens, rows->n, &err) : rc;
+    rc = rc == 0 ? runner_chosen(&e->runner, e->choices.tokens, rows->n, &err) : rc;
     uint64_t computed = clock_now_ns();
     sch->n_scheduled = 0;
     for (size_t i = 0; i < rows->n; i++) {
@@ -612,7 +612,7 @@ static int open_model(struct engine *e, struct error *err) {
     }
     since = clock_now_ns();
     e->runner.load_seconds[ENGINE_LOAD_TEXT] = text_seconds;
-    size_t model_vocab = e->runner.decoder.config.vocab_size, text_vocab = text_vocab_size(e->text);
+    size_t model_vocab = e->runner.decoder->config.vocab_size, text_vocab = text_vocab_size(e->text);
     e->limits = (struct sequence_limits){
         .text = e->text,
         /* Embeddings are often padded, and tokenizers know tokens that a model has no row for. */
@@ -778,7 +778,7 @@ const struct text *engine_text(const struct engine *e) {
 
 void engine_get_info(const struct engine *e, struct engine_info *out) {
     const struct runner *r = &e->runner; /* fixed after open */
-    const struct model_config *c = &r->decoder.config;
+    const struct model_config *c = &r->model;
     *out = (struct engine_info){
         .architecture = c->arch->name,
         .model_name = e->model_name,
@@ -786,17 +786,21 @@ void engine_get_info(const struct engine *e, struct engine_info *out) {
         .device = r->backend_info.device,
         .device_why = r->device_why,
         .variant = r->backend_info.variant,
-        .threads = r->backend_info.threads,
+        .threads = r->n_threads,
         .n_layers = c->n_layers,
-        .n_parameters = r->decoder.weights.n_parameters,
-        .weights = weights_describe(&r->decoder.weights),
+        .n_parameters = r->n_parameters,
+        .weights = weights_describe(&r->decoder->weights),
         .vocab_size = e->limits.vocab_size,
         .max_model_len = e->limits.max_model_len,
         .kv_blocks = e->n_kv_blocks,
         .kv_block_size = e->limits.kv_block_size,
-        .weight_bytes = r->decoder.weights.bytes,
+        .weight_bytes = r->weight_bytes,
         .kv_bytes = r->kv_token_bytes * e->n_kv_blocks * e->limits.kv_block_size,
-        .workspace_bytes = r->decoder.workspace_bytes,
+        .workspace_bytes = r->workspace_bytes,
+        .tensor_parallel = r->n_ranks,
+        .pipeline_parallel = 1,
+        .n_ranks = r->n_ranks,
+        .ranks = r->reports,
     };
     memcpy(out->memory_planned, r->kv.bytes, sizeof out->memory_planned);
     memcpy(out->memory_used, r->memory_used, sizeof out->memory_used);

@@ -47,14 +47,14 @@ void eval_close(struct eval_model *m) {
 void eval_get_info(const struct eval_model *m, struct eval_info *out) {
     const struct runner *r = &m->runner;
     *out = (struct eval_info){
-        .vocab_size = r->decoder.config.vocab_size,
+        .vocab_size = r->decoder->config.vocab_size,
         .max_rows = r->max_rows,
-        .weight_bytes = r->decoder.weights.bytes,
+        .weight_bytes = r->weight_bytes,
         .kv_token_bytes = r->kv_token_bytes,
-        .architecture = r->decoder.config.arch->name,
+        .architecture = r->decoder->config.arch->name,
         .backend = r->backend_info.name,
         .variant = r->backend_info.variant,
-        .threads = r->backend_info.threads,
+        .threads = r->n_threads,
     };
 }
 
@@ -64,9 +64,9 @@ int eval_step(struct eval_model *m, const int32_t *tokens, size_t begin, size_t 
         return error_set(err, ERROR_INTERNAL, "evaluation of rows %zu to %zu is out of range", begin, end);
     }
     for (size_t i = begin; i < end; i++) {
-        if (tokens[i] < 0 || (size_t)tokens[i] >= r->decoder.config.vocab_size) {
+        if (tokens[i] < 0 || (size_t)tokens[i] >= r->decoder->config.vocab_size) {
             return error_set(err, ERROR_MODEL, "the tokenizer makes the id %d, but the model knows %zu", (int)tokens[i],
-                             r->decoder.config.vocab_size);
+                             r->decoder->config.vocab_size);
         }
     }
     runner_fill_plain(r, tokens, begin, end);

@@ -334,7 +334,7 @@ int calibration_layer(struct calibration *c, const struct layer_floats *l, size_
         return -1;
     }
     w.output_norm = l->parts[PART_ATTN_NORM].data;
-    rc = decoder_open(&d, &config, &w, &limits, err);
+    rc = decoder_open(&d, &config, &w, &limits, NULL, err);
     rc = rc == 0 ? open_step(&s, c->longest, err) : rc;
     if (rc == 0) {
         d.observer = (struct decoder_observer){look ? see : NULL, c};

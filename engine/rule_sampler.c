@@ -13,7 +13,7 @@ int rule_sampler_init(struct rule_sampler *d, struct runner *r, const struct tex
         return -1;
     }
     *d = (struct rule_sampler){.runner = r, .text = t, .candidates = candidates};
-    d->logprob = -logf((float)r->decoder.config.vocab_size);
+    d->logprob = -logf((float)r->decoder->config.vocab_size);
     return 0;
 }
 

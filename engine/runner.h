@@ -1,6 +1,6 @@
 /*
- * The model in memory, ready to run steps: file, backend, weights, decoder, KV memory and the arrays of a step.
- * Everything is called on the engine thread, which is the backend's one rank thread.
+ * The model in memory, ready to run steps: file, and for each rank backend, weights, decoder and KV memory; and the arrays of a
+ * step. Everything is called on the engine thread, which is rank 0's; the others have threads of their own (ranks.h).
  */
 #ifndef INFERD_RUNNER_H
 #define INFERD_RUNNER_H
@@ -8,23 +8,47 @@
 #include "memory.h"
 #include "model/decoder.h"
 #include "plan.h"
+#include "ranks.h"
 
 #include <inferd/engine.h>
 
-struct runner {
+/* One rank's part of the model. Its thread's, but for what open leaves behind. */
+struct rank {
     const struct backend_ops *ops;
     struct backend *backend;
+    struct backend_info info;
+    struct collective *host;  /* the ranks on host memory, NULL if it is the only one */
+    struct collective *group; /* on device memory; host itself where that is the same */
+    char links[BACKEND_LINKS];
+    struct shard shard;
+    struct model_config config; /* of the shard */
+    struct weights weights;     /* until the decoder has them */
+    struct decoder decoder;
+    int32_t *tokens;            /* [max_sequences] of other ranks than the first: what they chose, which is the same; owned */
+    struct plan_input memory;
+    size_t taken, reserved;     /* bytes of a device: at the last look; for its largest step */
+    size_t used_weights, used_workspace, used_graphs; /* as planned, where a device does not tell */
+};
+
+struct runner {
+    struct rank *ranks; /* [n_ranks], owned */
+    size_t n_ranks;
+    struct ranks *threads;
+    struct engine_rank *reports; /* [n_ranks], owned: how they started */
+    const struct backend_ops *ops; /* these four are rank 0's */
+    struct backend *backend;
     struct backend_info backend_info;
+    struct decoder *decoder;
     char device_why[BACKEND_WHY]; /* see backend_open */
     struct model_file *file;
-    struct decoder decoder;
+    struct model_config model; /* the whole model's */
     struct decoder_batch batch; /* arrays of host_alloc, with room for the largest step */
     size_t max_rows, max_sequences;
     size_t logits_first, logits_end; /* which of batch.logit_rows have their logits in memory */
-    float *host_logits;              /* [max_logits][vocab_size] of a device that does not sample; pinned */
-    struct plan kv;
-    size_t kv_token_bytes;
-    size_t memory_used[ENGINE_MEMORY_KINDS]; /* as planned, where a device does not tell */
+    float *host_logits;              /* [max_logits][decoder->logits_ld] of a device that does not sample; pinned */
+    struct plan kv;                  /* its bytes are those of all ranks */
+    size_t kv_token_bytes, weight_bytes, workspace_bytes, n_parameters, n_threads; /* of all ranks */
+    size_t memory_used[ENGINE_MEMORY_KINDS];
     double load_seconds[ENGINE_LOAD_PHASES]; /* what runner_open does of them */
 };
 
@@ -41,6 +65,16 @@ void runner_close(struct runner *r); /* NULL, a zeroed and a half-open one are f
 int runner_run(struct runner *r, struct error *err);
 /* Queue a step whose logits stay on the device (one that chooses), without waiting. See decoder_start. */
 int runner_start(struct runner *r, const struct decoder_batch *batch, bool fed, struct error *err);
+/* Where the device chooses (backend.h): queue a choice, take one; of several ranks each chooses, and all the same. */
+int runner_choose(struct runner *r, size_t vocab_size, const struct choice_row *rows, size_t n, struct error *err);
+int runner_chosen(struct runner *r, int32_t *tokens, size_t n, struct error *err);
+/* KV block `to` becomes a copy of `from`, in every layer; what was queued is done. */
+int runner_copy_block(struct runner *r, int32_t from, int32_t to, struct error *err);
+int runner_sync(struct runner *r, struct error *err);
+/* A step that fails cannot be followed by another: of several ranks, or on a device that works by itself. */
+static inline bool runner_is_fragile(const struct runner *r) {
+    return r->n_ranks > 1 || r->ops->ready != NULL;
+}
 /* Logits [vocab_size] of the i-th of batch.logit_rows after a run; valid until the next call. Rows that are not in
  * memory are computed, in place of what is. Best asked for in order. */
 int runner_get_logits(struct runner *r, size_t i, const float **out, struct error *err);

@@ -21,7 +21,7 @@ bool decoder_kv_token_bytes(const struct model_config *c, enum dtype kv_dtype, s
  * The workspace is one allocation, carved in this order. With base NULL it only counts. False on overflow.
  */
 static bool carve(struct decoder *d, const struct model_config *c, const struct backend_ops *ops, enum dtype activation,
-                  size_t max_rows, size_t max_logits, char *base, size_t *bytes) {
+                  size_t max_rows, size_t max_logits, size_t logit_columns, char *base, size_t *bytes) {
     size_t q = model_config_q_dim(c), kv = model_config_kv_dim(c), e = element_bytes(activation);
     size_t i8_rows = ops->linear_i8 ? max_rows : 0;
     d->h_i8.ld = (c->n_embd + ROWS_I8_PAD - 1) / ROWS_I8_PAD * ROWS_I8_PAD;
@@ -38,7 +38,7 @@ static bool carve(struct decoder *d, const struct model_config *c, const struct 
         {&d->gate_up, max_rows, 2 * c->n_ff, e},
         {(void **)&d->x_last, max_rows, c->n_embd, sizeof(float)},
         {&d->attn_last, max_rows, q, e},
-        {&d->logits, max_logits, c->vocab_size, sizeof(float)},
+        {(void **)&d->logits, max_logits, logit_columns, sizeof(float)},
         {(void **)&d->h_i8.q, i8_rows, d->h_i8.ld, sizeof(int8_t)},
         {(void **)&d->h_i8.scales, i8_rows, 1, sizeof(float)},
         {(void **)&d->ff_i8.q, i8_rows, d->ff_i8.ld, sizeof(int8_t)},
@@ -63,9 +63,19 @@ static bool carve(struct decoder *d, const struct model_config *c, const struct 
 }
 
 bool decoder_workspace_bytes(const struct model_config *c, const struct backend_ops *ops, enum dtype activation,
-                             size_t max_rows, size_t max_logits, size_t *bytes) {
+                             size_t max_rows, size_t max_logits, size_t logit_columns, size_t *bytes) {
     struct decoder none;
-    return carve(&none, c, ops, activation, max_rows, max_logits, NULL, bytes);
+    return carve(&none, c, ops, activation, max_rows, max_logits, logit_columns, NULL, bytes);
+}
+
+/* A rank's own logits that are gathered. */
+static size_t part_columns(size_t vocab_size, size_t n_ranks, bool shared_memory) {
+    return shared_memory || n_ranks == 1 ? 0 : vocab_size / n_ranks + (vocab_size % n_ranks != 0);
+}
+
+size_t decoder_logit_columns(size_t vocab_size, size_t rank, size_t n_ranks, bool shared_memory) {
+    size_t part = part_columns(vocab_size, n_ranks, shared_memory);
+    return part > 0 ? part * (n_ranks + 1) : shared_memory && rank > 0 ? 0 : vocab_size;
 }
 
 static int open_rope(struct decoder *d, struct error *err) {
@@ -89,12 +99,15 @@ static int open_rope(struct decoder *d, struct error *err) {
     return rc;
 }
 
-static int open_workspace(struct decoder *d, struct error *err) {
+static int open_workspace(struct decoder *d, float *shared_logits, struct error *err) {
     struct backend_info info;
+    bool shared = d->group && d->group->ops->shared_memory;
+    size_t vocab = d->config.vocab_size, rank = d->shard.rank, n_ranks = d->shard.n_ranks;
+    size_t part = part_columns(vocab, n_ranks, shared), columns = decoder_logit_columns(vocab, rank, n_ranks, shared);
     d->ops->info(d->backend, &info);
     enum dtype activation = d->activation = info.activation_dtype;
     if (!decoder_workspace_bytes(&d->config, d->ops, activation, d->limits.max_rows, d->limits.max_logits,
-                                 &d->workspace_bytes)) {
+                                 columns, &d->workspace_bytes)) {
         return error_set(err, ERROR_DOES_NOT_FIT, "the workspace for %zu rows is larger than the address space",
                          d->limits.max_rows);
     }
@@ -102,7 +115,10 @@ static int open_workspace(struct decoder *d, struct error *err) {
         return error_prefix(err, "workspace of %zu bytes", d->workspace_bytes);
     }
     size_t bytes;
-    carve(d, &d->config, d->ops, activation, d->limits.max_rows, d->limits.max_logits, d->workspace, &bytes);
+    carve(d, &d->config, d->ops, activation, d->limits.max_rows, d->limits.max_logits, columns, d->workspace, &bytes);
+    d->logits_ld = part > 0 ? columns - part : vocab;
+    d->part = part > 0 ? d->logits + d->limits.max_logits * d->logits_ld : NULL;
+    d->logits = shared_logits ? shared_logits : d->logits;
     return 0;
 }
 
@@ -128,11 +144,17 @@ static int open_kv(struct decoder *d, struct error *err) {
 }
 
 int decoder_open(struct decoder *d, const struct model_config *config, struct weights *weights,
-                 const struct decoder_limits *limits, struct error *err) {
+                 const struct decoder_limits *limits, const struct decoder_ranks *ranks, struct error *err) {
     struct decoder made = {
         .ops = weights->ops, .backend = weights->backend, .config = *config, .weights = *weights, .limits = *limits};
     *weights = (struct weights){0};
-    if (open_rope(&made, err) < 0 || open_workspace(&made, err) < 0 || open_kv(&made, err) < 0) {
+    if (ranks) {
+        made.group = ranks->group;
+        made.shard = *ranks->shard;
+    } else {
+        made.shard = (struct shard){.n_ranks = 1, .n_stages = 1, .vocab = {0, config->vocab_size}};
+    }
+    if (open_rope(&made, err) < 0 || open_workspace(&made, ranks ? ranks->logits : NULL, err) < 0 || open_kv(&made, err) < 0) {
         decoder_close(&made);
         return -1;
     }
@@ -206,6 +228,11 @@ static int linear(struct decoder *d, struct input in, size_t rows, const struct 
                 : d->ops->linear(d->backend, in.x, in.ld, rows, parts, n_parts, err);
 }
 
+/* What each rank has a part of becomes the sum of the parts. */
+static int all_reduce(struct decoder *d, void *x, enum dtype dtype, size_t n, struct error *err) {
+    return d->group ? d->group->ops->all_reduce(d->group, x, dtype, n, err) : 0;
+}
+
 /* x += residual; out = rms_norm(x) * w */
 static int norm_stream(struct decoder *d, struct input out, float *x, const void *residual, const float *w, size_t rows,
                        struct error *err) {
@@ -221,6 +248,20 @@ static int norm_delta(struct decoder *d, const float *w, size_t rows, struct err
     size_t E = d->config.n_embd;
     float eps = (float)d->config.norm_eps;
     return w ? d->ops->rms_norm(d->backend, d->delta, E, d->delta, E, NULL, 0, w, rows, 1, E, eps, err) : 0;
+}
+
+/* A block's result is in delta, this rank's part of it: x += its sum over the ranks, normed by `post` where the architecture has
+ * such a norm; out = rms_norm(x) * w. */
+static int join_stream(struct decoder *d, struct input out, float *x, const float *post, const float *w, size_t rows,
+                       struct error *err) {
+    size_t E = d->config.n_embd;
+    if (d->group && !post && d->group->ops->all_reduce_add_rms_norm) {
+        return d->group->ops->all_reduce_add_rms_norm(d->group, out.x, out.ld, out.q, x, E, d->delta, E, w, rows, E,
+                                                      (float)d->config.norm_eps, err);
+    }
+    TRY(all_reduce(d, d->delta, d->activation, rows * E, err));
+    TRY(norm_delta(d, post, rows, err));
+    return norm_stream(d, out, x, d->delta, w, rows, err);
 }
 
 /* Rotate q and k, which lie side by side, all their heads at once; store k and v. */
@@ -289,10 +330,11 @@ static int forward_layers(struct decoder *d, const struct decoder_batch *b, stru
     enum dtype t = d->activation;
     float *x = d->x;
     void *attn = d->attn, *gate = d->gate_up, *up = column(d, d->gate_up, F);
-    const void *residual = NULL; /* what the last block computed and nobody has added to x yet */
+    const float *post = NULL; /* of the layer before: what it computed is in delta, and nobody has added it to x yet */
 
     TRY(op->embed(be, x, E, &d->weights.embed, b->token_ids, rows, c->arch->embed_scaled ? sqrtf((float)E) : 1.0f,
                   err));
+    TRY(all_reduce(d, x, DTYPE_F32, rows * E, err)); /* one rank has the token, the others zeros */
 
     for (size_t l = 0; l < c->n_layers; l++) {
         const struct layer_weights *w = &d->weights.layers[l];
@@ -306,7 +348,8 @@ static int forward_layers(struct decoder *d, const struct decoder_batch *b, stru
         const struct input ff_in = input_for(d, d->h, E, &d->h_i8, gate_up, 2);
         const struct input down_in = input_for(d, gate, 2 * F, &d->ff_i8, &down, 1);
 
-        TRY(norm_stream(d, attn_in, x, residual, w->attn_norm, rows, err));
+        TRY(l == 0 ? norm_stream(d, attn_in, x, NULL, w->attn_norm, rows, err)
+                   : join_stream(d, attn_in, x, post, w->attn_norm, rows, err));
         TRY(observe(d, DECODER_INPUT_QKV, d->h, E, rows, E, err));
         TRY(attention_block(d, b, l, &attn_in, qkv, err));
         if (l + 1 == c->n_layers && b->n_logits < rows) {
@@ -322,8 +365,7 @@ static int forward_layers(struct decoder *d, const struct decoder_batch *b, stru
         }
         TRY(observe(d, DECODER_INPUT_O, attn, Q, rows, Q, err));
         TRY(op->linear(be, attn, Q, rows, &attn_out, 1, err));
-        TRY(norm_delta(d, w->post_attn_norm, rows, err));
-        TRY(norm_stream(d, ff_in, x, d->delta, w->ffn_norm, rows, err));
+        TRY(join_stream(d, ff_in, x, w->post_attn_norm, w->ffn_norm, rows, err));
         TRY(observe(d, DECODER_INPUT_GATE_UP, d->h, E, rows, E, err));
         TRY(linear(d, ff_in, rows, gate_up, 2, err));
         if (down_in.q) {
@@ -333,17 +375,23 @@ static int forward_layers(struct decoder *d, const struct decoder_batch *b, stru
         }
         TRY(observe(d, DECODER_INPUT_DOWN, gate, 2 * F, rows, F, err));
         TRY(linear(d, down_in, rows, &down, 1, err));
-        TRY(norm_delta(d, w->post_ffn_norm, rows, err));
-        residual = d->delta;
+        post = w->post_ffn_norm;
     }
-    return norm_stream(d, (struct input){d->h, E, NULL}, x, residual, d->weights.output_norm, rows, err);
+    return join_stream(d, (struct input){d->h, E, NULL}, x, post, d->weights.output_norm, rows, err);
 }
 
-/* logits[n] = the head's product of h[first..first + n) */
+/* logits[n] = the head's product of h[first..first + n): each rank has its rows of the vocabulary. */
 static int head(struct decoder *d, size_t first, size_t n, struct error *err) {
-    const struct linear_part part = {weights_head(&d->weights), NULL, d->logits, d->config.vocab_size, DTYPE_F32};
-    size_t E = d->config.n_embd;
-    return n > 0 ? d->ops->linear(d->backend, column(d, d->h, first * E), E, n, &part, 1, err) : 0;
+    const struct weight *w = weights_head(&d->weights);
+    size_t E = d->config.n_embd, padded = d->shard.vocab_padded;
+    bool gathered = d->part != NULL;
+    const struct linear_part part = {w, NULL, gathered ? d->part : d->logits + d->shard.vocab.first,
+                                     gathered ? padded : d->logits_ld, DTYPE_F32};
+    if (n == 0) {
+        return 0;
+    }
+    TRY(w->n > 0 ? d->ops->linear(d->backend, column(d, d->h, first * E), E, n, &part, 1, err) : 0);
+    return gathered ? d->group->ops->gather_columns(d->group, d->part, n, padded * sizeof(float), d->logits, err) : 0;
 }
 
 /* What a launch is sized by. */
@@ -391,18 +439,28 @@ int decoder_queue(struct decoder *d, const struct decoder_batch *b, struct error
     return head(d, 0, b->n_logits < d->limits.max_logits ? b->n_logits : d->limits.max_logits, err);
 }
 
-int decoder_start(struct decoder *d, const struct decoder_batch *batch, bool fed, struct error *err) {
+void decoder_pad(const struct decoder *d, struct decoder_batch *b) {
+    const struct decoder_graph *graph = decoder_graph_for(d, b);
+    if (graph) {
+        decoder_graph_pad(b, graph->rows);
+    }
+}
+
+int decoder_start_padded(struct decoder *d, const struct decoder_batch *batch, bool fed, struct error *err) {
     struct decoder_batch b = *batch;
     const struct decoder_graph *graph = decoder_graph_for(d, &b);
     for (size_t l = 0; b.n_copies > 0 && l < d->config.n_layers; l++) {
         TRY(d->ops->kv_copy(d->backend, &d->kv[l], b.copy_from, b.copy_to, b.n_copies, err));
     }
-    if (graph) {
-        decoder_graph_pad(&b, graph->rows);
-    }
     TRY(decoder_place(d, &b, err));
-    TRY(fed ? d->ops->feed(d->backend, b.token_ids, batch->rows, err) : 0);
+    TRY(fed ? d->ops->feed(d->backend, b.token_ids, b.rows, err) : 0);
     return graph ? d->ops->graph_launch(d->backend, graph->recorded, err) : decoder_queue(d, &b, err);
+}
+
+int decoder_start(struct decoder *d, const struct decoder_batch *batch, bool fed, struct error *err) {
+    struct decoder_batch b = *batch;
+    decoder_pad(d, &b);
+    return decoder_start_padded(d, &b, fed, err);
 }
 
 int decoder_forward(struct decoder *d, const struct decoder_batch *batch, struct error *err) {

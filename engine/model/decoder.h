@@ -40,12 +40,21 @@ struct decoder_limits {
     size_t max_context; /* tokens of a sequence; for graphs alone */
 };
 
+/* The ranks that have the other parts of the model; NULL in place of it: there are none. */
+struct decoder_ranks {
+    struct collective *group; /* on device memory; must outlive the decoder */
+    const struct shard *shard;
+    float *logits; /* of a group with shared memory: rank 0's, NULL for rank 0 itself */
+};
+
 struct decoder_graphs; /* model/decoder_graph.h */
 
 struct decoder {
     const struct backend_ops *ops;
     struct backend *backend;
-    struct model_config config;
+    struct model_config config; /* with the heads, features and layers of this rank */
+    struct collective *group;   /* NULL: it is alone */
+    struct shard shard;
     struct weights weights;
     struct rope_table rope, rope_local; /* local: for the sliding layers of an architecture that has one */
     float *inv_freq;                    /* [2][n_rot / 2] device memory of the tables, owned */
@@ -66,19 +75,25 @@ struct decoder {
     void *gate_up;   /* [max_rows][2 n_ff] */
     float *x_last;   /* [max_rows][n_embd] rows that go on to the head */
     void *attn_last; /* [max_rows][q_dim] */
-    void *logits;    /* [max_logits][vocab_size] F32 */
+    float *part;     /* [max_logits][shard.vocab_padded] this rank's logits, where they are gathered */
+    float *logits;   /* [max_logits][logits_ld] of which vocab_size count; shared memory: rank 0's */
+    size_t logits_ld;
     struct rows_i8 h_i8,
         ff_i8; /* [max_rows] h and the down product's input, quantised; of a backend with linear_i8 alone */
 };
 
-/* Bytes of one KV token over all layers; of the workspace. False if a product overflows. */
+/*
+ * Bytes of one KV token over all layers; of the workspace. False if a product overflows. *c is a rank's. logit_columns: floats
+ * that the workspace has for each row of logits, decoder_logit_columns of rank `rank` of n_ranks.
+ */
 bool decoder_kv_token_bytes(const struct model_config *c, enum dtype kv_dtype, size_t *bytes);
+size_t decoder_logit_columns(size_t vocab_size, size_t rank, size_t n_ranks, bool shared_memory);
 bool decoder_workspace_bytes(const struct model_config *c, const struct backend_ops *ops, enum dtype activation,
-                             size_t max_rows, size_t max_logits, size_t *bytes);
+                             size_t max_rows, size_t max_logits, size_t logit_columns, size_t *bytes);
 
-/* The decoder takes *weights over (also when it fails). The backend must outlive it. */
+/* The decoder takes *weights over (also when it fails). The backend must outlive it. config: the rank's (shard_config). */
 int decoder_open(struct decoder *d, const struct model_config *config, struct weights *weights,
-                 const struct decoder_limits *limits, struct error *err);
+                 const struct decoder_limits *limits, const struct decoder_ranks *ranks, struct error *err);
 void decoder_close(struct decoder *d); /* NULL, a zeroed and a half-open one are fine */
 
 /*
@@ -92,6 +107,11 @@ int decoder_forward(struct decoder *d, const struct decoder_batch *batch, struct
 int decoder_queue(struct decoder *d, const struct decoder_batch *batch, struct error *err);
 /* Puts b's arrays there (for a device alone), and sets max_query and max_context to the largest of the batch. */
 int decoder_place(struct decoder *d, struct decoder_batch *b, struct error *err);
+
+/* Arrays filled up to what a graph has, if there is one for the step; so each rank then finds it. decoder_start does it, too. */
+void decoder_pad(const struct decoder *d, struct decoder_batch *b);
+/* decoder_start of a batch that is padded: its arrays are not written. */
+int decoder_start_padded(struct decoder *d, const struct decoder_batch *batch, bool fed, struct error *err);
 
 /* The same without waiting. `fed`: token_ids below 0 are the last choice's tokens, by row (backend.h, feed). */
 int decoder_start(struct decoder *d, const struct decoder_batch *batch, bool fed, struct error *err);

@@ -160,7 +160,6 @@ static int warm_rest(struct decoder *d, const struct decoder_batch *arrays, stru
     static const int32_t from = 0, to = 1;
     struct decoder_batch b = *arrays;
     const struct choice_row row = {.repetition_penalty = 1, .temperature = 1, .top_p = 1, .min_keep = 1};
-    size_t vocab = d->config.vocab_size;
     int32_t token;
     if (d->limits.kv_blocks > 1 && d->ops->kv_copy(d->backend, &d->kv[0], &from, &to, 1, err) < 0) {
         return -1;
@@ -174,7 +173,7 @@ static int warm_rest(struct decoder *d, const struct decoder_batch *arrays, stru
     }
     b.max_context = d->limits.max_context; /* as of a long sequence, whose KV several blocks share */
     if (decoder_queue(d, &b, err) < 0 ||
-        d->ops->choose(d->backend, d->logits, vocab, vocab, &row, 1, err) < 0 ||
+        d->ops->choose(d->backend, d->logits, d->logits_ld, d->config.vocab_size, &row, 1, err) < 0 ||
         d->ops->feed(d->backend, b.token_ids, 1, err) < 0) {
         return -1;
     }

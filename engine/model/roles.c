@@ -83,6 +83,18 @@ size_t role_size(enum role_dimension d, const struct model_config *c) {
     return 0;
 }
 
+static size_t n_parameters(const struct role *roles, size_t n, const struct model_config *c) {
+    size_t sum = 0;
+    for (size_t i = 0; i < n; i++) {
+        sum += role_is_present(&roles[i], c) ? role_size(roles[i].n, c) * role_size(roles[i].k, c) : 0;
+    }
+    return sum;
+}
+
+size_t roles_n_parameters(const struct model_config *c) {
+    return n_parameters(model_roles, n_model_roles, c) + c->n_layers * n_parameters(layer_roles, n_layer_roles, c);
+}
+
 void role_name(const struct role *r, const struct model_config *c, bool gguf, int layer, char name[TENSOR_NAME_MAX]) {
     const char *hf = r->hf_post_norms && c->arch->post_norms ? r->hf_post_norms : r->hf;
     if (layer < 0) {

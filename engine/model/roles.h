@@ -44,6 +44,9 @@ static inline bool role_is_matrix(const struct role *r) {
 bool role_is_present(const struct role *r, const struct model_config *c);
 size_t role_size(enum role_dimension d, const struct model_config *c); /* 1 for ROLE_DIM_NONE */
 
+/* Elements of all tensors of the model. */
+size_t roles_n_parameters(const struct model_config *c);
+
 /* The tensor's name; `layer` < 0: one of model_roles. */
 void role_name(const struct role *r, const struct model_config *c, bool gguf, int layer, char name[TENSOR_NAME_MAX]);
 

@@ -154,9 +154,10 @@ static int workspace_of(const struct ask *k, size_t sequences, size_t *out, stru
                                 .head_dim = s->head_dim,
                                 .n_heads = parts(s->n_heads, tp),
                                 .n_kv_heads = kv_heads_of(k),
-                                .vocab_size = parts(s->vocab_size, tp)};
+                                .vocab_size = s->vocab_size};
     rank.n_ff = parts(s->n_experts ? s->n_ff_expert * s->n_experts_used + s->n_ff_shared : s->n_ff, tp);
-    if (!decoder_workspace_bytes(&rank, cpu ? &on_cpu : &on_gpu, cpu ? DTYPE_F32 : DTYPE_BF16, rows, logits, out) ||
+    if (!decoder_workspace_bytes(&rank, cpu ? &on_cpu : &on_gpu, cpu ? DTYPE_F32 : DTYPE_BF16, rows, logits,
+                                 decoder_logit_columns(s->vocab_size, 0, tp, cpu), out) ||
         !checked_add(*out, cpu ? 0 : CUDA_SCRATCH_BYTES, out)) {
         return too_large(err);
     }

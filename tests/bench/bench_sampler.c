@@ -55,7 +55,7 @@ static void keep_row(void *arg, size_t position, const float *logits) {
 static double step_us(struct runner *r, size_t streams) {
     struct decoder_batch *b = &r->batch;
     struct error err;
-    size_t block_size = r->decoder.limits.kv_block_size, per_stream = CONTEXT / block_size;
+    size_t block_size = r->decoder->limits.kv_block_size, per_stream = CONTEXT / block_size;
     double best = 1e30;
     b->rows = b->n_sequences = b->n_logits = streams;
     for (size_t i = 0; i < streams; i++) {
@@ -206,7 +206,7 @@ int main(int argc, char **argv) {
         text_encode(text, text_of_bench, sizeof text_of_bench - 1, 0, &prompt, &err) < 0) {
         die(&err);
     }
-    struct rows rows = {.vocab_size = r.decoder.config.vocab_size};
+    struct rows rows = {.vocab_size = r.decoder->config.vocab_size};
     rows.logits = malloc(ROWS * rows.vocab_size * sizeof *rows.logits);
     float *large = malloc((size_t)ROWS * LARGE * sizeof *large);
     int32_t *tokens = malloc(MOST_TOKENS * sizeof *tokens);

@@ -10,7 +10,7 @@ static void write_row(void *arg, size_t position, const float *logits) {
     (void)position;
     const struct runner *r = ((void **)arg)[0];
     FILE *f = ((void **)arg)[1];
-    fwrite(logits, sizeof *logits, r->decoder.config.vocab_size, f);
+    fwrite(logits, sizeof *logits, r->decoder->config.vocab_size, f);
 }
 
 int main(int argc, char **argv) {

@@ -118,7 +118,7 @@ static int check_case(struct runner *r, const struct text *text, const cJSON *c,
     }
     size_t total = copy_ids(cJSON_GetObjectItemCaseSensitive(c, "continuation"), ids, n);
     memset(&e, 0, sizeof e);
-    e.vocab = r->decoder.config.vocab_size;
+    e.vocab = r->decoder->config.vocab_size;
     e.positions = cJSON_GetObjectItemCaseSensitive(c, "positions");
     if (runner_evaluate(r, ids, total, CHUNK, look, &e, &err) < 0) {
         printf("FAIL %s: %.60s\n", err.message, prompt);
@@ -267,7 +267,7 @@ int main(int argc, char **argv) {
         failures += check_case(&r, text, c, &worst_kl);
         cases++;
     }
-    printf("%s: %d prompts, largest mean KL divergence of one %.2e, %d failures (%s)\n", r.decoder.config.arch->name,
+    printf("%s: %d prompts, largest mean KL divergence of one %.2e, %d failures (%s)\n", r.decoder->config.arch->name,
            cases, worst_kl, failures, r.backend_info.variant);
     runner_close(&r);
     text_free(text);

@@ -207,18 +207,18 @@ static int check_case(const char *folder, const cJSON *c, const char *variant) {
         return 1;
     }
     int failures = 0;
-    const struct weight *w = &r.decoder.weights.layers[1].q;
+    const struct weight *w = &r.decoder->weights.layers[1].q;
     enum activation_quant activation = get(c, "activation") ? (enum activation_quant)get(c, "activation")->valueint
                                                             : ACTIVATION_FLOAT;
     if (strcmp(dtype_info(w->dtype)->name, get_string(c, "dtype", "")) != 0 || w->activation != activation) {
         printf("FAIL %s: its matrices became %s with activation %d\n", name, dtype_info(w->dtype)->name, (int)w->activation);
         failures++;
     }
-    if (planned != r.decoder.weights.bytes) {
-        printf("FAIL %s: %zu bytes of weights were planned, %zu loaded\n", name, planned, r.decoder.weights.bytes);
+    if (planned != r.decoder->weights.bytes) {
+        printf("FAIL %s: %zu bytes of weights were planned, %zu loaded\n", name, planned, r.decoder->weights.bytes);
         failures++;
     }
-    struct comparison got = {.positions = get(c, "positions"), .vocab = r.decoder.config.vocab_size};
+    struct comparison got = {.positions = get(c, "positions"), .vocab = r.decoder->config.vocab_size};
     bool blocks = dtype_info(w->dtype)->block > 1 && strcmp(r.backend_info.variant, "generic") != 0;
     double limit = activation != ACTIVATION_FLOAT ? LIMIT_I8 : blocks ? LIMIT_BLOCKS : LIMIT;
     if (runner_evaluate(&r, ids, n, 7, compare, &got, &err) < 0 || got.at != cJSON_GetArraySize(got.positions) ||

@@ -95,7 +95,7 @@ static int check_case(const char *folder, const cJSON *c, const char *variant) {
         printf("FAIL %s: %s\n", get(c, "name")->valuestring, err.message);
         return 1;
     }
-    if (sampler_init(&sampler, r.decoder.config.vocab_size, 1, &err) < 0) {
+    if (sampler_init(&sampler, r.decoder->config.vocab_size, 1, &err) < 0) {
         printf("FAIL %s\n", err.message);
         runner_close(&r);
         return 1;
@@ -104,7 +104,7 @@ static int check_case(const char *folder, const cJSON *c, const char *variant) {
     int failures = 0;
     for (size_t i = 0; i < 3; i++) {
         struct comparison got = {.positions = get(c, "positions"),
-                                 .vocab = r.decoder.config.vocab_size,
+                                 .vocab = r.decoder->config.vocab_size,
                                  .ids = ids,
                                  .n = n,
                                  .sampler = &sampler};
