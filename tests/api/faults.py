@@ -13,7 +13,7 @@ from conftest import INFERD, ROOT
 BUILD = os.path.dirname(INFERD)
 WRITE_TINY_MODEL = os.path.join(BUILD, "tests", "engine", "write_tiny_model")
 FIELDS = ["magic", "stall", "stalled", "nan_row", "nan_seed", "nan_struck", "alloc_n", "alloc_more", "alloc_calls",
-          "alloc_struck", "clock_offset_s", "crash"]
+          "alloc_struck", "clock_offset_s", "crash", "rank_stall", "rank_fail"]
 MAGIC = 0x746C756166
 EVER = 2**62
 

@@ -31,6 +31,8 @@ struct fault_state {
     _Atomic uint64_t alloc_struck;  /* how many failed */
     _Atomic int64_t clock_offset_s; /* is added to the wall clock */
     _Atomic uint64_t crash;         /* != 0: what the next step does (enum fault_crash) */
+    _Atomic uint64_t rank_stall;    /* N + 1: the pass of rank N does not begin before this is another number */
+    _Atomic uint64_t rank_fail;     /* N + 1: its device is gone */
 };
 
 struct fault_state *fault_state(void);

@@ -50,6 +50,19 @@ int __wrap_runner_run(struct runner *r, struct error *err) {
     return __real_runner_run(r, err);
 }
 
+int __real_decoder_start_padded(struct decoder *d, const struct decoder_batch *batch, bool fed, struct error *err);
+int __wrap_decoder_start_padded(struct decoder *d, const struct decoder_batch *batch, bool fed, struct error *err);
+int __wrap_decoder_start_padded(struct decoder *d, const struct decoder_batch *batch, bool fed, struct error *err) {
+    uint64_t this = d->shard.rank + 1;
+    while (atomic_load(&fault_state()->rank_stall) == this) {
+        usleep(1000);
+    }
+    if (atomic_load(&fault_state()->rank_fail) == this) {
+        return error_set(err, ERROR_DEVICE, "the device is gone");
+    }
+    return __real_decoder_start_padded(d, batch, fed, err);
+}
+
 enum sample_result __real_sampler_sample(struct sampler *s, const struct sample_input *in, struct sample *out);
 enum sample_result __wrap_sampler_sample(struct sampler *s, const struct sample_input *in, struct sample *out);
 enum sample_result __wrap_sampler_sample(struct sampler *s, const struct sample_input *in, struct sample *out) {
