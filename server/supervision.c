@@ -85,6 +85,7 @@ void supervision_progress(void *arg, uint64_t done, uint64_t all) {
 
 void supervision_ready(struct server *s) {
     if (s->supervision.timer) {
+        tell_load(s); /* its end, however short it was */
         tell_state(s);
         notify_ready();
         loop_timer_set(s->supervision.timer, 1);

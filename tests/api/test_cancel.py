@@ -83,7 +83,8 @@ class Scene:
         if self.state == "tokenising":
             return d.gauge("requests_waiting") == 1
         if self.state == "queued":
-            return d.gauge("requests_waiting") == 1 and gauge(d, "vllm:num_requests_waiting", ) >= 1
+            # in the engine's queue, not still on its way there
+            return d.gauge("requests_waiting") == 1 and gauge(d, "vllm:num_requests_waiting_by_reason", reason="capacity") >= 1
         if self.state == "prefill":
             return d.gauge("requests_running") == running + 1
         return gauge(d, "vllm:generation_tokens_total") > 3

@@ -74,8 +74,10 @@ def test_several_addresses(fake, tmp_path):
     d = fake(host=f"127.0.0.1, [::1],unix:{path}")
     for where in (("127.0.0.1", d.port), ("::1", d.port), path):
         assert ask(where, "/v1/models").json()["data"][0]["id"] == "fake"
+    # a line is written when the answer has gone, which the client may see first
+    clients = wait_for(lambda: (c := re.findall(r"client=(\S+) method=GET route=/v1/models", d.log_text())) and len(c) == 3 and c,
+                       5, "three lines")
     log = d.log_text()
-    clients = re.findall(r"client=(\S+) method=GET route=/v1/models", log)
     assert [re.sub(r":\d+$", ":PORT", c) for c in clients] == ["127.0.0.1:PORT", "[::1]:PORT", "unix"]
     for name in (f"http://127.0.0.1:{d.port}", f"http://[::1]:{d.port}", f"unix:{path}"):
         assert f"listening on {name}\n" in log

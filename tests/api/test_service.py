@@ -70,7 +70,7 @@ def test_load_percentage(start, manager):
     start(ready=False, environment={"NOTIFY_SOCKET": manager.path}, weights="int8", cpu_variant="generic", threads=1)
     manager.wait("READY", 60)
     shares = [float(m[1]) for s in manager.all("STATUS") if (m := re.match(r"Loading \S+: (\d+) %", s))]
-    assert shares and shares == sorted(shares) and shares[-1] <= 100
+    assert shares and shares == sorted(shares) and shares[-1] == 100
     extended = [int(x) for x in manager.all("EXTEND_TIMEOUT_USEC")]
     assert len(extended) >= len(shares) and min(extended) >= 60_000_000
     assert len(manager.all("READY")) == 1
