@@ -18,7 +18,7 @@ struct opening {
     const char *device;
     enum dtype kv_dtype;
     enum weights_format format;
-    size_t max_logits, available;
+    size_t max_logits, available, ff_unit;
 };
 
 static int find_kv_dtype(const char *name, enum dtype *out, struct error *err) {
@@ -115,10 +115,13 @@ static int load_rank(void *arg, size_t i, struct error *err) {
 
 static int cut_model(struct opening *o, struct error *err) {
     struct runner *r = o->r;
-    if (r->n_ranks > 1) {
-        return error_set_param(err, ERROR_INVALID, "tensor_parallel", "tensor_parallel must be 1 as yet");
+    for (size_t i = 0; i < r->n_ranks; i++) {
+        struct rank *rank = &r->ranks[i];
+        if (shard_make(&r->model, i, r->n_ranks, 0, 1, o->ff_unit, &rank->shard, err) < 0) {
+            return error_prefix(err, "%s", model_file_path(r->file));
+        }
+        shard_config(&r->model, &rank->shard, &rank->config);
     }
-    r->ranks[0].config = r->model;
     return 0;
 }
 
@@ -423,8 +426,8 @@ static int open_all(struct runner *r, const struct engine_config *config, size_t
         weights_format_parse(config->weights, &o.format, err) < 0 ||
         (available == 0 && memory_available(&o.available, err) < 0) ||
         model_file_open(config->model, &r->file, err) < 0 || model_config_load(r->file, &r->model, err) < 0 ||
-        open_threads(r, config, err) < 0 ||
-        cut_model(&o, err) < 0 || open_devices(&o, err) < 0) {
+        (r->n_ranks > 1 && shard_ff_unit(r->file, &r->model, o.format, &o.ff_unit, err) < 0) ||
+        open_threads(r, config, err) < 0 || cut_model(&o, err) < 0 || open_devices(&o, err) < 0) {
         return -1;
     }
     r->load_seconds[ENGINE_LOAD_DEVICE] = clock_lap(&since);

@@ -17,6 +17,8 @@
 
 #include "quant/matrix.h"
 
+#include <inferd/collective.h>
+
 enum weights_format { WEIGHTS_AUTO, WEIGHTS_INT8, WEIGHTS_INT8_WEIGHT_ONLY, WEIGHTS_BF16 };
 #define N_WEIGHTS_FORMATS 4
 
@@ -33,8 +35,12 @@ struct converted {
     size_t size;     /* bytes of data and scales */
 };
 
-/* The file's pages are given back where they were converted. */
+/*
+ * The file's pages are given back where they were converted. Of a part of a matrix (matrix_cut) `host` are the ranks that have
+ * the other parts and convert them at the same time: they take one type for all, and for INT8 the scale of a whole row. NULL:
+ * there are none. Where a part begins or ends within a block of its type it becomes F32, or BF16 of packed integers.
+ */
 int matrix_convert(const struct matrix *m, const struct model_file *file, enum weights_format format, size_t threads,
-                   struct converted *out, struct error *err);
+                   struct collective *host, struct converted *out, struct error *err);
 
 #endif

@@ -152,7 +152,7 @@ int decoder_open(struct decoder *d, const struct model_config *config, struct we
         made.group = ranks->group;
         made.shard = *ranks->shard;
     } else {
-        made.shard = (struct shard){.n_ranks = 1, .n_stages = 1, .vocab = {0, config->vocab_size}};
+        shard_whole(config, &made.shard);
     }
     if (open_rope(&made, err) < 0 || open_workspace(&made, ranks ? ranks->logits : NULL, err) < 0 || open_kv(&made, err) < 0) {
         decoder_close(&made);

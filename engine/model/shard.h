@@ -7,6 +7,7 @@
 #ifndef INFERD_SHARD_H
 #define INFERD_SHARD_H
 
+#include "model/convert.h"
 #include "model/roles.h"
 
 struct range {
@@ -19,7 +20,7 @@ struct shard {
     struct range layers;
     struct range heads;     /* query heads, equally many each */
     struct range kv_heads;  /* fewer than ranks: neighbours have the same one */
-    struct range ff;        /* features, whole units of `ff_unit`, as equally as it goes; n may be 0 */
+    struct range ff;        /* features, whole units of `ff_unit` where there are as many as ranks; n >= 1 if n_ff >= n_ranks */
     struct range vocab;     /* real rows of the embedding and of the head; n may be 0 */
     size_t vocab_padded;    /* rows of every rank: ceil(vocab_size / n_ranks) */
 };
@@ -36,6 +37,10 @@ bool shard_is_valid_tp(size_t n_heads, size_t n_kv_heads, size_t n);
  */
 int shard_make(const struct model_config *c, size_t rank, size_t n_ranks, size_t stage, size_t n_stages, size_t ff_unit,
                struct shard *out, struct error *err);
+
+/* Features of the feed-forward that stay together, so that the down matrices are cut at borders of blocks and groups. */
+int shard_ff_unit(const struct model_file *file, const struct model_config *c, enum weights_format format, size_t *out,
+                  struct error *err);
 
 /* The configuration that a rank computes with: its layers, heads and features; vocab_size stays that of the model. */
 void shard_config(const struct model_config *c, const struct shard *s, struct model_config *out);

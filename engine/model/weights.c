@@ -10,8 +10,9 @@
 struct entry {
     const struct role *role;
     int layer;                   /* < 0: the model's */
-    struct matrix matrix;        /* of a matrix */
+    struct matrix matrix;        /* of a matrix, the part of it that is loaded */
     const struct tensor *vector; /* of a vector */
+    struct range rows;           /* of a vector, what is loaded of it */
 };
 
 /* What every function below works on. */
@@ -19,6 +20,8 @@ struct load {
     struct weights *w;
     struct model_source source;
     enum weights_format format;
+    const struct shard *shard;
+    struct collective *host;
     struct load_progress progress;
     size_t threads;
     struct entry *entries; /* [n_entries], owned */
@@ -40,7 +43,9 @@ static int find_roles(struct load *l, const struct role *roles, size_t n_roles, 
             continue;
         }
         struct entry *e = &l->entries[l->n_entries];
+        struct range columns;
         *e = (struct entry){.role = &roles[i], .layer = layer};
+        bool ours = shard_tensor(l->shard, l->source.config, &roles[i], layer, &e->rows, &columns);
         if (!role_is_matrix(&roles[i])) {
             if (model_source_vector(&l->source, &roles[i], layer, &e->vector, err) < 0) {
                 return -1;
@@ -53,9 +58,10 @@ static int find_roles(struct load *l, const struct role *roles, size_t n_roles, 
             mark(l, e->matrix.data);
             mark(l, e->matrix.scales);
             mark(l, e->matrix.zeros);
-            l->n_matrices++;
+            matrix_cut(&e->matrix, e->rows.first, e->rows.n, columns.first, columns.n);
+            l->n_matrices += ours;
         }
-        l->n_entries++;
+        l->n_entries += ours;
     }
     return 0;
 }
@@ -147,23 +153,41 @@ static void close_load(struct load *l) {
 
 /* ---- loading ---- */
 
+/* The pages are not needed any more, unless other ranks have a part of them. */
+static void release(const struct load *l, const struct tensor *t) {
+    if (!l->host) {
+        model_file_release(l->source.file, t->data, t->size);
+    }
+}
+
 static int load_matrix(const struct load *l, const struct entry *e, struct weight *out, struct error *err) {
     struct converted c;
     struct weights *w = l->w;
     const struct tensor *t = e->matrix.data;
-    if (matrix_convert(&e->matrix, l->source.file, l->format, l->threads, &c, err) < 0) {
+    if (matrix_convert(&e->matrix, l->source.file, l->format, l->threads, l->host, &c, err) < 0) {
         return -1;
+    }
+    if (e->role->n == ROLE_DIM_VOCAB && l->shard->n_ranks > 1) {
+        c.w.is_shard = true;
+        c.w.first_row = e->rows.first;
+    }
+    if (c.w.n == 0) { /* a rank behind the vocabulary's end */
+        free(c.data);
+        free(c.scales);
+        *out = c.w;
+        out->data = out->scales = NULL;
+        return 0;
     }
     const void *given = c.w.data;
     int rc = w->ops->weight_load(w->backend, &c.w, err);
     free(c.scales);
     if (rc < 0 || c.w.dtype == DTYPE_I8 || c.w.data != given) { /* the backend keeps its own */
         free(c.data);
-        model_file_release(l->source.file, t->data, t->size);
+        release(l, t);
     } else if (c.data) {
         w->owned[w->n_owned++] = c.data;
     } else if (c.w.packed) {
-        model_file_release(l->source.file, t->data, t->size); /* what is still read of it comes back by itself */
+        release(l, t); /* what is still read of it comes back by itself */
     }
     if (rc < 0) {
         return error_prefix(err, "%s", t->name);
@@ -188,18 +212,23 @@ struct vectors {
 
 static int load_vector(const struct load *l, const struct entry *e, struct vectors *v, const float **out,
                        struct error *err) {
-    if (model_source_read_vector(&l->source, e->role, e->vector, v->host + v->used, err) < 0) {
+    size_t n = e->rows.n, whole = e->vector->shape[0];
+    float *to = v->host + v->used;
+    if (model_source_read_vector(&l->source, e->role, e->vector, to, err) < 0) {
         return -1;
     }
+    memmove(to, to + e->rows.first, n * sizeof *to);
     *out = l->w->vectors + v->used;
-    v->used += padded(e->vector->shape[0]);
-    l->w->bytes += e->vector->size;
-    l->w->n_parameters += e->vector->shape[0];
+    v->used += padded(whole);
+    l->w->bytes += e->vector->size / whole * n;
+    l->w->n_parameters += n;
     return 0;
 }
 
 static uint64_t file_size(const struct entry *e) {
-    return e->vector ? e->vector->size : e->matrix.data->size;
+    const struct matrix *m = &e->matrix;
+    return e->vector ? e->vector->size / e->vector->shape[0] * e->rows.n
+                     : (uint64_t)((double)m->data->size * (double)m->n / (double)m->whole_n * (double)m->k / (double)m->whole_k);
 }
 
 static int load_entries(const struct load *l, struct vectors *v, struct error *err) {
@@ -209,7 +238,7 @@ static int load_entries(const struct load *l, struct vectors *v, struct error *e
     }
     for (size_t i = 0; i < l->n_entries; i++) {
         const struct entry *e = &l->entries[i];
-        char *base = e->layer < 0 ? (char *)l->w : (char *)&l->w->layers[e->layer], *field = base + e->role->offset;
+        char *base = e->layer < 0 ? (char *)l->w : (char *)&l->w->layers[(size_t)e->layer - l->shard->layers.first], *field = base + e->role->offset;
         int rc = e->vector ? load_vector(l, e, v, (const float **)(void *)field, err)
                            : load_matrix(l, e, (struct weight *)(void *)field, err);
         if (rc < 0) {
@@ -260,14 +289,14 @@ static int load_all(const struct load *l, struct error *err) {
     struct weights *w = l->w;
     struct vectors v = {0};
     size_t bytes = vectors_size(l) * sizeof(float);
-    w->layers = calloc(l->source.config->n_layers, sizeof *w->layers);
+    w->layers = calloc(l->shard->layers.n, sizeof *w->layers);
     w->owned = calloc(l->n_matrices, sizeof *w->owned);
     v.host = calloc(1, bytes);
     if (!w->layers || !w->owned || !v.host) {
         free(v.host);
         return error_memory(err);
     }
-    w->n_layers = l->source.config->n_layers;
+    w->n_layers = l->shard->layers.n;
     int rc = w->ops->alloc(w->backend, bytes, (void **)&w->vectors, err);
     if (rc == 0) {
         rc = load_entries(l, &v, err);
@@ -283,12 +312,11 @@ int weights_load(struct weights *w, const struct model_config *c, const struct m
                  enum weights_format format, const struct shard *shard, struct collective *host,
                  struct load_progress progress, const struct backend_ops *ops, struct backend *backend,
                  struct error *err) {
-    if (shard || host) {
-        return error_set(err, ERROR_UNSUPPORTED, "parts of a model cannot be loaded yet");
-    }
     struct weights made = {.ops = ops, .backend = backend};
-    struct load l = {.w = &made, .format = format, .progress = progress};
+    struct shard whole;
+    struct load l = {.w = &made, .format = format, .shard = shard ? shard : &whole, .host = host, .progress = progress};
     struct backend_info info;
+    shard_whole(c, &whole);
     ops->info(backend, &info);
     l.threads = info.threads;
     if (model_source_open(&l.source, file, c, err) < 0) {
@@ -338,7 +366,9 @@ void weights_unload(struct weights *w) {
 }
 
 int weights_check_names(const struct model_config *c, const struct model_file *file, struct error *err) {
-    struct load l = {0};
+    struct shard whole;
+    struct load l = {.shard = &whole};
+    shard_whole(c, &whole);
     if (model_source_open(&l.source, file, c, err) < 0) {
         return -1;
     }

@@ -345,33 +345,52 @@ int matrix_open(struct matrix *out, const struct model_file *file, const char *m
         break;
     }
     if (rc == 0) {
+        m.whole_n = n;
+        m.whole_k = k;
+        m.whole_groups = m.n_groups;
         *out = m;
     }
     return rc;
 }
 
+void matrix_cut(struct matrix *m, size_t first_row, size_t n, size_t first_column, size_t k) {
+    m->first_row = first_row;
+    m->n = n;
+    m->first_column = first_column;
+    m->k = k;
+    if (!m->g_idx && k > 0) {
+        m->first_group = first_column / m->group;
+        m->phase = first_column % m->group;
+        m->n_groups = div_up(m->phase + k, m->group);
+    }
+}
+
 /* ---- reading ---- */
+
+/* All of these take rows of the whole matrix, and columns of the part. */
 
 static void packed_codes(const struct matrix *m, size_t row, uint8_t *dst) {
     unsigned bits = m->scheme.bits, per_word = 32 / bits, mask = (1u << bits) - 1;
-    size_t words = div_up(m->k, per_word);
-    for (size_t w = 0; w < words; w++) {
-        uint32_t v = word(m->data, row * words + w);
-        for (size_t i = w * per_word; i < (w + 1) * per_word && i < m->k; i++, v >>= bits) {
+    size_t words = div_up(m->whole_k, per_word);
+    for (size_t i = 0; i < m->k;) {
+        size_t at = (m->first_column + i) % per_word;
+        uint32_t v = word(m->data, row * words + (m->first_column + i) / per_word) >> (at * bits);
+        for (; at < per_word && i < m->k; at++, i++, v >>= bits) {
             dst[i] = (uint8_t)(v & mask);
         }
     }
 }
 
 /* A word holds consecutive elements of one row; the rows lie side by side. */
-static void gptq_codes(const struct matrix *m, size_t first, size_t rows, uint8_t *dst) {
+static void gptq_codes(const struct matrix *m, size_t row, size_t rows, uint8_t *dst) {
     unsigned bits = m->scheme.bits, per_word = 32 / bits, mask = (1u << bits) - 1;
-    for (size_t w = 0; w < m->k / per_word; w++) {
+    for (size_t begin = 0, end; begin < m->k; begin = end) {
+        size_t w = (m->first_column + begin) / per_word, at = (m->first_column + begin) % per_word;
+        end = begin + per_word - at < m->k ? begin + per_word - at : m->k;
         for (size_t r = 0; r < rows; r++) {
-            uint32_t v = word(m->data, w * m->n + first + r);
-            uint8_t *to = dst + r * m->k + w * per_word;
-            for (unsigned i = 0; i < per_word; i++, v >>= bits) {
-                to[i] = (uint8_t)(v & mask);
+            uint32_t v = word(m->data, w * m->whole_n + row + r) >> (at * bits);
+            for (size_t i = begin; i < end; i++, v >>= bits) {
+                dst[r * m->k + i] = (uint8_t)(v & mask);
             }
         }
     }
@@ -384,36 +403,49 @@ static uint8_t awq_code(const struct tensor *t, size_t line, size_t words, size_
     return (uint8_t)(word(t, line * words + row / 8) >> (4 * awq_nibble[row % 8]) & 15);
 }
 
-static void awq_codes(const struct matrix *m, size_t first, size_t rows, uint8_t *dst) {
+static void awq_codes(const struct matrix *m, size_t row, size_t rows, uint8_t *dst) {
     for (size_t i = 0; i < m->k; i++) {
         for (size_t r = 0; r < rows; r++) {
-            dst[r * m->k + i] = awq_code(m->data, i, m->n / 8, first + r);
+            dst[r * m->k + i] = awq_code(m->data, m->first_column + i, m->whole_n / 8, row + r);
         }
     }
 }
 
+static void byte_codes(const struct matrix *m, size_t row, size_t rows, uint8_t *dst) {
+    const uint8_t *from = (const uint8_t *)m->data->data + row * m->whole_k + m->first_column;
+    if (matrix_has_whole_rows(m)) {
+        memcpy(dst, from, rows * m->k);
+        return;
+    }
+    for (size_t r = 0; r < rows; r++) {
+        memcpy(dst + r * m->k, from + r * m->whole_k, m->k);
+    }
+}
+
 void matrix_codes(const struct matrix *m, size_t first, size_t rows, uint8_t *dst) {
+    size_t row = m->first_row + first;
     switch (m->scheme.layout) {
     case QUANT_PLAIN:
         break;
     case QUANT_I8:
     case QUANT_F8:
-        memcpy(dst, (const uint8_t *)m->data->data + first * m->k, rows * m->k);
+        byte_codes(m, row, rows, dst);
         break;
     case QUANT_PACKED:
         for (size_t r = 0; r < rows; r++) {
-            packed_codes(m, first + r, dst + r * m->k);
+            packed_codes(m, row + r, dst + r * m->k);
         }
         break;
     case QUANT_GPTQ:
-        gptq_codes(m, first, rows, dst);
+        gptq_codes(m, row, rows, dst);
         break;
     case QUANT_AWQ:
-        awq_codes(m, first, rows, dst);
+        awq_codes(m, row, rows, dst);
         break;
     }
 }
 
+/* `g`: of the whole row's groups. */
 static float zero_point(const struct matrix *m, size_t row, size_t g) {
     unsigned bits = m->scheme.bits, per_word = bits ? 32 / bits : 1, mask = (1u << bits) - 1;
     if (!m->zeros) {
@@ -423,36 +455,38 @@ static float zero_point(const struct matrix *m, size_t row, size_t g) {
     case QUANT_I8:
         return (float)((const int8_t *)m->zeros->data)[m->zeros->size == 1 ? 0 : row];
     case QUANT_PACKED:
-        return (float)(word(m->zeros, row / per_word * m->n_groups + g) >> (row % per_word * bits) & mask);
+        return (float)(word(m->zeros, row / per_word * m->whole_groups + g) >> (row % per_word * bits) & mask);
     case QUANT_GPTQ: {
-        uint32_t v = word(m->zeros, g * (m->n / per_word) + row / per_word) >> (row % per_word * bits);
+        uint32_t v = word(m->zeros, g * (m->whole_n / per_word) + row / per_word) >> (row % per_word * bits);
         return (float)((m->scheme.zero_less_one ? v + 1 : v) & mask);
     }
     default:
-        return (float)awq_code(m->zeros, g, m->n / 8, row);
+        return (float)awq_code(m->zeros, g, m->whole_n / 8, row);
     }
 }
 
 static size_t scale_index(const struct matrix *m, size_t row, size_t g) {
     if (m->scheme.layout == QUANT_GPTQ || m->scheme.layout == QUANT_AWQ) {
-        return g * m->n + row;
+        return g * m->whole_n + row;
     }
-    return (m->scheme.block_n > 0 ? row / m->scheme.block_n : row) * m->n_groups + g;
+    return (m->scheme.block_n > 0 ? row / m->scheme.block_n : row) * m->whole_groups + g;
 }
 
 void matrix_groups(const struct matrix *m, size_t row, float *scale, float *zero) {
     bool one = n_elements(m->scales) == 1;
+    row += m->first_row;
     for (size_t g = 0; g < m->n_groups; g++) {
-        float s = real(m->scales, one ? 0 : scale_index(m, row, g));
+        float s = real(m->scales, one ? 0 : scale_index(m, row, m->first_group + g));
         scale[g] = m->scheme.scale_divisor > 0 ? s / m->scheme.scale_divisor : s;
-        zero[g] = zero_point(m, row, g);
+        zero[g] = zero_point(m, row, m->first_group + g);
     }
 }
 
 static void dequantize_codes(const struct matrix *m, const uint8_t *codes, const float *scale, const float *zero,
                              const float e4m3[256], float *dst) {
     for (size_t g = 0; g < m->n_groups && !m->g_idx; g++) {
-        size_t begin = g * m->group, end = begin + m->group < m->k ? begin + m->group : m->k;
+        size_t begin = g == 0 ? 0 : g * m->group - m->phase, end = (g + 1) * m->group - m->phase;
+        end = end < m->k ? end : m->k;
         float s = scale[g], z = zero[g];
         if (m->scheme.layout == QUANT_F8) {
             for (size_t i = begin; i < end; i++) {
@@ -469,19 +503,34 @@ static void dequantize_codes(const struct matrix *m, const uint8_t *codes, const
         }
     }
     for (size_t i = 0; i < m->k && m->g_idx; i++) {
-        uint32_t g = word(m->g_idx, i);
+        uint32_t g = word(m->g_idx, m->first_column + i);
         dst[i] = scale[g] * ((float)codes[i] - zero[g]);
     }
 }
 
+/* Columns that begin or end within a block are cut out of the blocks that they lie in. */
+static int read_plain(const struct matrix *m, size_t first, size_t rows, float *dst, struct error *err) {
+    const struct dtype_info *type = dtype_info(m->data->dtype);
+    size_t begin = m->first_column / type->block, end = div_up(m->first_column + m->k, type->block), skip = m->first_column % type->block;
+    size_t n = (end - begin) * type->block, bytes = m->whole_k / type->block * type->bytes;
+    const uint8_t *from = (const uint8_t *)m->data->data + (m->first_row + first) * bytes + begin * type->bytes;
+    float *blocks = n == m->k ? NULL : malloc(n * sizeof *blocks);
+    if (n != m->k && !blocks) {
+        return error_memory(err);
+    }
+    for (size_t r = 0; r < rows; r++, from += bytes, dst += m->k) {
+        dequantize_row(m->data->dtype, from, blocks ? blocks : dst, n);
+        if (blocks) {
+            memcpy(dst, blocks + skip, m->k * sizeof *dst);
+        }
+    }
+    free(blocks);
+    return 0;
+}
+
 int matrix_read(const struct matrix *m, size_t first, size_t rows, float *dst, struct error *err) {
     if (m->scheme.layout == QUANT_PLAIN) {
-        size_t bytes;
-        (void)dtype_row_bytes(m->data->dtype, m->k, &bytes); /* matrix_open did */
-        for (size_t r = 0; r < rows; r++) {
-            dequantize_row(m->data->dtype, (const uint8_t *)m->data->data + (first + r) * bytes, dst + r * m->k, m->k);
-        }
-        return 0;
+        return read_plain(m, first, rows, dst, err);
     }
     enum { ROWS = 16 };
     float e4m3[256];

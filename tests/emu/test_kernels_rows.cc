@@ -313,7 +313,7 @@ static void test_embed(enum dtype dtype, size_t k, float scale) {
     struct cuda_weight w = {};
     w.dtype = dtype, w.n = n, w.k = k, w.k_padded = padded(k), w.row_bytes = row_bytes;
     w.data = data.p, w.scales = dtype == DTYPE_I8 ? row_scales.p : NULL;
-    DONE(cuda_embed(y.p, ldy, &w, token_ids.p, ids.size(), scale, 0));
+    DONE(cuda_embed(y.p, ldy, &w, token_ids.p, 0, ids.size(), scale, 0));
     std::vector<float> got = y.download();
     std::vector<double> row(k), want, result;
     for (size_t r = 0; r < ids.size(); r++) {

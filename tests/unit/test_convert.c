@@ -48,7 +48,7 @@ static struct converted packed(size_t group, uint32_t scale_bits, int zero, enum
     const struct quant_scheme s = {.layout = QUANT_PACKED, .bits = 4, .group = group, .scale = "weight_scale"};
     cr_assert_eq(model_file_open_memory(MODEL_FORMAT_SAFETENSORS, file.data, file.len, &f, &err), 0, "%s", err.message);
     cr_assert_eq(matrix_open(&m, f, "p", &s, N, K, &err), 0, "%s", err.message);
-    cr_assert_eq(matrix_convert(&m, f, format, 2, &c, &err), 0, "%s", err.message);
+    cr_assert_eq(matrix_convert(&m, f, format, 2, NULL, &c, &err), 0, "%s", err.message);
     model_file_close(f);
     buf_free(&header);
     buf_free(&file);
@@ -98,7 +98,7 @@ static struct converted floats(const float *x, size_t n, size_t k, enum weights_
     struct converted c;
     cr_assert_eq(model_file_open_memory(MODEL_FORMAT_SAFETENSORS, file.data, file.len, &f, &err), 0, "%s", err.message);
     cr_assert_eq(matrix_open(&m, f, "p", NULL, n, k, &err), 0, "%s", err.message);
-    cr_assert_eq(matrix_convert(&m, f, format, 2, &c, &err), 0, "%s", err.message);
+    cr_assert_eq(matrix_convert(&m, f, format, 2, NULL, &c, &err), 0, "%s", err.message);
     cr_expect_eq(c.w.activation, ACTIVATION_FLOAT);
     model_file_close(f);
     buf_free(&header);
@@ -182,9 +182,9 @@ Test(convert, weight_only_of_q8_0) {
     static const uint8_t data[2 * 34] = {1, 2, 3};
     t.data = data;
     t.size = sizeof data;
-    struct matrix m = {.data = &t, .n = 2, .k = 32, .n_groups = 1, .scheme = {.layout = QUANT_PLAIN}};
+    struct matrix m = {.data = &t, .n = 2, .k = 32, .whole_n = 2, .whole_k = 32, .n_groups = 1, .scheme = {.layout = QUANT_PLAIN}};
     struct converted c;
-    cr_assert_eq(matrix_convert(&m, NULL, WEIGHTS_INT8_WEIGHT_ONLY, 1, &c, &err), 0);
+    cr_assert_eq(matrix_convert(&m, NULL, WEIGHTS_INT8_WEIGHT_ONLY, 1, NULL, &c, &err), 0);
     cr_expect(!c.data && c.w.data == data && c.w.dtype == DTYPE_Q8_0 && c.w.row_bytes == 34);
 }
 
@@ -206,7 +206,7 @@ Test(convert, many_rows) {
     struct converted c;
     cr_assert_eq(model_file_open_memory(MODEL_FORMAT_SAFETENSORS, file.data, file.len, &f, &err), 0, "%s", err.message);
     cr_assert_eq(matrix_open(&m, f, "p", NULL, N, K, &err), 0);
-    cr_assert_eq(matrix_convert(&m, f, WEIGHTS_INT8, 4, &c, &err), 0);
+    cr_assert_eq(matrix_convert(&m, f, WEIGHTS_INT8, 4, NULL, &c, &err), 0);
     cr_expect_eq(c.w.activation, ACTIVATION_I8_TOKEN);
     for (int r = 0; r < N; r++) {
         const int8_t *q = (const int8_t *)c.w.data + (size_t)r * K;
@@ -214,11 +214,11 @@ Test(convert, many_rows) {
     }
     free(c.data);
     free(c.scales);
-    cr_assert_eq(matrix_convert(&m, f, WEIGHTS_AUTO, 4, &c, &err), 0);
+    cr_assert_eq(matrix_convert(&m, f, WEIGHTS_AUTO, 4, NULL, &c, &err), 0);
     cr_expect(!c.data && c.w.data == m.data->data && c.w.dtype == DTYPE_F32); /* nothing to do */
     ((uint8_t *)(uintptr_t)m.data->data)[4 * 4000 * K + 3] = 0x7f;
     ((uint8_t *)(uintptr_t)m.data->data)[4 * 4000 * K + 2] = 0x80; /* a NaN or an infinity among them */
-    cr_expect_lt(matrix_convert(&m, f, WEIGHTS_INT8, 4, &c, &err), 0);
+    cr_expect_lt(matrix_convert(&m, f, WEIGHTS_INT8, 4, NULL, &c, &err), 0);
     cr_expect_eq(err.code, ERROR_MODEL);
     cr_expect_not_null(strstr(err.message, "p.weight has an element that is not a finite number"));
     model_file_close(f);

@@ -28,12 +28,17 @@ static void embed_rows(const void *arg, size_t begin, size_t end) {
     const struct weight *t = j->table;
     for (size_t r = begin; r < end; r++) {
         float *y = j->y + r * j->ldy;
+        size_t row = (size_t)j->token_ids[r] - t->first_row; /* below first_row: far beyond n */
+        if (row >= t->n) {
+            memset(y, 0, t->k * sizeof *y); /* of another rank's shard */
+            continue;
+        }
         if (t->dtype == DTYPE_I8) {
-            i8_weight_row(t->packed, (size_t)j->token_ids[r], y);
+            i8_weight_row(t->packed, row, y);
         } else if (t->packed) {
-            embed_packed(j->kernels, t, (size_t)j->token_ids[r], y);
+            embed_packed(j->kernels, t, row, y);
         } else {
-            j->kernels->dequantise(t->dtype, (const char *)t->data + (size_t)j->token_ids[r] * t->row_bytes, t->k, y);
+            j->kernels->dequantise(t->dtype, (const char *)t->data + row * t->row_bytes, t->k, y);
         }
         if (j->scale != 1.0f) {
             j->kernels->scale_row(y, t->k, j->scale);
@@ -47,7 +52,7 @@ int cpu_embed(struct backend *b, void *y, size_t ldy, const struct weight *table
         return -1;
     }
     for (size_t r = 0; r < rows; r++) {
-        if (token_ids[r] < 0 || (size_t)token_ids[r] >= table->n) {
+        if (token_ids[r] < 0 || (!table->is_shard && (size_t)token_ids[r] >= table->n)) {
             return error_set(err, ERROR_INVALID, "token id %d is not in the vocabulary of %zu", (int)token_ids[r],
                              table->n);
         }

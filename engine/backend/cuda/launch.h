@@ -56,7 +56,7 @@ cudaError_t cuda_add_rms_norm(void *y, size_t ldy, const struct rows_i8 *q, floa
 /* q NULL: y (BF16), else quantised. y may be gate. */
 cudaError_t cuda_silu_mul(void *y, size_t ldy, const struct rows_i8 *q, const void *gate, size_t ldg, const void *up,
                           size_t ldu, size_t rows, size_t dim, enum activation activation, cudaStream_t stream);
-cudaError_t cuda_embed(float *y, size_t ldy, const struct cuda_weight *table, const int32_t *token_ids, size_t rows,
+cudaError_t cuda_embed(float *y, size_t ldy, const struct cuda_weight *table, const int32_t *token_ids, int32_t first, size_t rows,
                        float scale, cudaStream_t stream);
 cudaError_t cuda_gather_rows(enum dtype dtype, void *y, size_t ldy, const void *x, size_t ldx, const int32_t *index,
                              size_t n, size_t dim, cudaStream_t stream);

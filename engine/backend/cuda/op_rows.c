@@ -8,7 +8,14 @@ static const struct cuda_weight *loaded(const struct weight *w) {
 int cuda_op_embed(struct backend *b, void *y, size_t ldy, const struct weight *table, const int32_t *token_ids, size_t rows,
                   float scale, struct error *err) {
     TRY(cuda_alive(b, err));
-    return cuda_check(b, cuda_embed(y, ldy, loaded(table), token_ids, rows, scale, b->stream), "embedding", err);
+    cudaError_t code = cudaSuccess;
+    if (table->n > 0) {
+        code = cuda_embed(y, ldy, loaded(table), token_ids, (int32_t)table->first_row, rows, scale, b->stream);
+    }
+    for (size_t r = 0; table->n == 0 && r < rows && code == cudaSuccess; r++) { /* a rank behind the vocabulary's end */
+        code = cudaMemsetAsync((float *)y + r * ldy, 0, table->k * sizeof(float), b->stream);
+    }
+    return cuda_check(b, code, "embedding", err);
 }
 
 int cuda_op_rms_norm(struct backend *b, void *y, size_t ldy, void *x, size_t ldx, const void *residual, size_t ldr,

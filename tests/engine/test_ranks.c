@@ -1,0 +1,297 @@
+/*
+ * Tensor parallelism over CPU ranks: the same model on 1, 2 and 4 of them gives the same logits but for rounding, and at each
+ * number the same bits whatever the company; numbers that do not go are refused; a rank that stalls or fails ends it for all.
+ */
+#include "harness.h"
+
+#include "runner.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- the threads alone ---- */
+
+struct task {
+    _Atomic int ran;
+    int fails;      /* this rank, < 0 none */
+    int sleeps;     /* this one for `ms`, < 0 none */
+    long ms;
+};
+
+static void sleep_ms(long ms) {
+    nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000}, NULL);
+}
+
+static int do_task(void *arg, size_t rank, struct error *err) {
+    struct task *t = arg;
+    t->ran++;
+    if ((int)rank == t->sleeps) {
+        sleep_ms(t->ms);
+    }
+    return (int)rank == t->fails ? error_set(err, ERROR_DEVICE, "broken") : 0;
+}
+
+static void tasks_come_to_all(void) {
+    struct ranks *r;
+    struct error err;
+    CHECK(ranks_open(0, 100, &r, &err) < 0 && ranks_open(COLLECTIVE_MAX_RANKS + 1, 100, &r, &err) < 0, "so many");
+    for (size_t n = 1; n <= 4; n++) {
+        struct task t = {.fails = -1, .sleeps = -1};
+        if (ranks_open(n, 10000, &r, &err) < 0) {
+            CHECK(false, "%s", err.message);
+            return;
+        }
+        for (int i = 0; i < 500; i++) {
+            CHECK(ranks_run(r, do_task, &t, i % 2, &err) == 0, "%s", err.message);
+            CHECK(t.ran == (i + 1) * (int)n, "task %d ran %d times", i, t.ran);
+        }
+        t.fails = (int)n - 1;
+        CHECK(ranks_run(r, do_task, &t, true, &err) < 0 && err.code == ERROR_DEVICE && strstr(err.message, "broken"), "%s",
+              err.message);
+        CHECK(n == 1 || strstr(err.message, "rank"), "%s", err.message);
+        CHECK(!ranks_lost(r), "it came back");
+        t.fails = -1;
+        CHECK(ranks_run(r, do_task, &t, true, &err) == 0, "who fails is asked again");
+        ranks_close(r);
+    }
+    ranks_close(NULL);
+}
+
+/* One that does not come back in time is lost, and what it works on may not be touched. */
+static void a_rank_is_lost(void) {
+    static struct task t = {.fails = -1, .sleeps = 2, .ms = 1500}; /* static: it is looked at later */
+    struct ranks *r;
+    struct error err;
+    if (ranks_open(3, 100, &r, &err) < 0) {
+        CHECK(false, "%s", err.message);
+        return;
+    }
+    CHECK(ranks_run(r, do_task, &t, true, &err) < 0 && err.code == ERROR_DEVICE && strstr(err.message, "did not come back"),
+          "%s", err.message);
+    CHECK(ranks_lost(r), "it is at it still");
+    CHECK(ranks_run(r, do_task, &t, true, &err) < 0 && err.code == ERROR_DEVICE, "nothing comes behind it");
+    ranks_close(r);
+    sleep_ms(2000); /* its thread ends before the program does */
+}
+
+/* ---- logits ---- */
+
+static struct engine_config config_of(const char *model, size_t n) {
+    struct engine_config c = test_config(model, 8, 64, 4 * CONTEXT);
+    c.tensor_parallel = n;
+    c.rank_timeout = 120; /* of a sanitized run on a busy machine */
+    return c;
+}
+
+enum { PROMPT = 60, VOCAB = 260 };
+struct logits {
+    float at[PROMPT][VOCAB];
+    size_t n;
+};
+
+static void keep(void *arg, size_t position, const float *row) {
+    struct logits *l = arg;
+    memcpy(l->at[position], row, sizeof l->at[position]);
+    l->n++;
+}
+
+static void evaluate(const struct engine_config *c, size_t chunk, struct logits *out) {
+    struct runner r;
+    struct error err;
+    out->n = 0;
+    if (runner_open(&r, c, 0, &err) < 0) {
+        CHECK(false, "%zu ranks: %s", c->tensor_parallel, err.message);
+        return;
+    }
+    CHECK(runner_evaluate(&r, prompts[1], PROMPT, chunk, keep, out, &err) == 0, "%s", err.message);
+    CHECK(out->n == PROMPT, "%zu rows", out->n);
+    runner_close(&r);
+}
+
+/* ||a - b|| / ||b|| of the worst row; and a row whose best token differs though it leads by more than the rows differ. */
+static double distance(const struct logits *a, const struct logits *b, size_t *others) {
+    double worst = 0;
+    *others = 0;
+    for (size_t i = 0; i < PROMPT; i++) {
+        double d = 0, norm = 0, most = 0;
+        size_t best_a = 0, best_b = 0;
+        for (size_t j = 0; j < VOCAB - 1; j++) { /* the last row is no token */
+            double e = (double)a->at[i][j] - (double)b->at[i][j];
+            d += e * e;
+            norm += (double)b->at[i][j] * (double)b->at[i][j];
+            most = fabs(e) > most ? fabs(e) : most;
+            best_a = a->at[i][j] > a->at[i][best_a] ? j : best_a;
+            best_b = b->at[i][j] > b->at[i][best_b] ? j : best_b;
+        }
+        double relative = sqrt(d / norm);
+        worst = relative > worst || isnan(relative) ? relative : worst;
+        *others += best_a != best_b && b->at[i][best_b] - b->at[i][best_a] > 2 * most;
+    }
+    return worst;
+}
+
+/* tolerance 0: activations are rounded to 8 bits, by each rank for itself, so that the numbers of ranks may differ by two
+ * roundings that have nothing to do with one another; one is measured, beside weights that are not rounded. */
+static void logits_are_the_same(const char *model, const char *weights, const char *kv, double tolerance) {
+    static struct logits alone, got, again;
+    struct engine_config c = config_of(model, 1);
+    c.weights = weights;
+    c.kv_dtype = kv;
+    evaluate(&c, 64, &alone);
+    if (tolerance <= 0) {
+        size_t others;
+        c.weights = "auto";
+        evaluate(&c, 64, &got);
+        c.weights = weights;
+        tolerance = sqrt(2) * distance(&alone, &got, &others);
+        printf("    rounding to 8 bits: %.1e\n", tolerance / sqrt(2));
+    }
+    for (size_t n = 2; n <= 4; n *= 2) {
+        size_t others;
+        c.tensor_parallel = n;
+        evaluate(&c, 64, &got);
+        double d = distance(&got, &alone, &others);
+        CHECK(d <= tolerance && others == 0, "%zu ranks: %g, %zu other tokens", n, d, others);
+        printf("    %s weights, %s KV, %zu ranks: %.1e\n", weights, kv, n, d);
+        evaluate(&c, 7, &again);
+        CHECK(memcmp(&got, &again, sizeof got) == 0, "%zu ranks: other bits in other chunks", n);
+        c.threads = 5; /* uneven */
+        evaluate(&c, 64, &again);
+        c.threads = 2;
+        CHECK(memcmp(&got, &again, sizeof got) == 0, "%zu ranks: other bits with other threads", n);
+    }
+}
+
+/* ---- engines ---- */
+
+static void company_changes_nothing(const char *model) {
+    enum { N = 16 };
+    static struct engine_request requests[N];
+    static struct outcome alone[N], together[N + 1], again[N];
+    for (size_t n = 2; n <= 4; n *= 2) {
+        struct engine_config c = config_of(model, n);
+        struct engine *e = open_config(&c);
+        struct engine_info info;
+        engine_get_info(e, &info);
+        CHECK(info.n_ranks == n && info.tensor_parallel == n, "%zu ranks", info.n_ranks);
+        for (size_t i = 0; i < n; i++) {
+            CHECK(info.ranks[i].weight_bytes > 0 && info.ranks[i].kv_blocks >= info.kv_blocks && info.ranks[i].device[0],
+                  "rank %zu", i);
+        }
+        memset(together, 0, sizeof together);
+        for (size_t i = 0; i < N; i++) {
+            requests[i] = mixed_request(i);
+            one(e, &requests[i], &alone[i]);
+        }
+        for (size_t i = 0; i < N; i++) {
+            submit(e, &requests[i]);
+        }
+        collect(e, together, N);
+        for (size_t i = 0; i < N; i++) {
+            CHECK(equal_outcomes(&alone[i], &together[i]), "%zu ranks, request %zu", n, i);
+        }
+        check_idle(e);
+        engine_close(e);
+        e = open_config(&c);
+        memset(again, 0, sizeof again);
+        for (size_t i = 0; i < N; i++) {
+            submit(e, &requests[i]);
+        }
+        collect(e, again, N);
+        for (size_t i = 0; i < N; i++) {
+            CHECK(equal_outcomes(&alone[i], &again[i]), "%zu ranks, request %zu, another run", n, i);
+        }
+        engine_close(e);
+    }
+}
+
+static void wrong_numbers(const char *model) {
+    static const size_t wrong[] = {3, 5, 8, 64};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        struct engine_config c = config_of(model, wrong[i]);
+        struct engine *e;
+        struct error err;
+        bool refused = engine_open(&c, &e, &err) < 0;
+        CHECK(refused, "%zu ranks of 4 heads", wrong[i]);
+        if (refused) {
+            CHECK(err.code == ERROR_INVALID && strcmp(err.param, "tensor_parallel") == 0 && strstr(err.message, "1, 2"),
+                  "%s", err.message);
+        } else {
+            engine_close(e);
+        }
+    }
+}
+
+/* ---- faults ---- */
+
+static long stall_ms;
+static const struct backend_ops *true_ops;
+
+static int stalling_rope(struct backend *b, void *x, size_t ldx, size_t heads, size_t head_dim, const int32_t *positions,
+                         size_t rows, const struct rope_table *table, struct error *err) {
+    if (stall_ms < 0) {
+        return error_set(err, ERROR_DEVICE, "a part of it broke");
+    }
+    sleep_ms(stall_ms);
+    return true_ops->rope(b, x, ldx, heads, head_dim, positions, rows, table, err);
+}
+
+/* Rank 1 of 2 stalls in the middle of a step, or fails there. */
+static void a_rank_stalls(const char *model, long ms, const char *reason) {
+    struct engine_config c = config_of(model, 2);
+    struct runner r;
+    struct error err;
+    static struct logits l;
+    c.rank_timeout = 0.5;
+    if (runner_open(&r, &c, 0, &err) < 0) {
+        CHECK(false, "%s", err.message);
+        return;
+    }
+    CHECK(runner_self_test(&r, &err) == 0, "%s", err.message);
+    struct backend_ops ops = *r.ranks[1].ops;
+    true_ops = r.ranks[1].ops;
+    stall_ms = ms;
+    ops.rope = stalling_rope;
+    r.ranks[1].decoder.ops = &ops;
+    CHECK(runner_evaluate(&r, prompts[1], 8, 8, keep, &l, &err) < 0, "it cannot go on");
+    CHECK(err.code == ERROR_DEVICE && strstr(err.message, "rank 1") && strstr(err.message, reason), "%s", err.message);
+    r.ranks[1].decoder.ops = true_ops;
+    CHECK(runner_evaluate(&r, prompts[1], 8, 8, keep, &l, &err) < 0, "nor be taken up again");
+    runner_close(&r);
+}
+
+static void on_model(const char *architecture, uint64_t seed) {
+    char path[64];
+    snprintf(path, sizeof path, "/tmp/inferd-ranks-%ld.gguf", (long)getpid());
+    const struct tiny_model model = {.architecture = architecture, .context_length = CONTEXT, .seed = seed, .nan_token = -1};
+    if (!tiny_model_write(path, &model)) {
+        exit(1);
+    }
+    printf("%s\n", architecture);
+    RUN(logits_are_the_same, path, "auto", "f16", 1e-3);
+    RUN(logits_are_the_same, path, "bf16", "bf16", 1e-3);
+    RUN(logits_are_the_same, path, "int8-weight-only", "f16", 1e-3);
+    RUN(logits_are_the_same, path, "int8", "int8", 0);
+    RUN(company_changes_nothing, path);
+    if (strcmp(architecture, "llama") == 0) {
+        RUN(wrong_numbers, path);
+        RUN(a_rank_stalls, path, 800, "did not come within");
+        RUN(a_rank_stalls, path, -1, "a part of it broke");
+    }
+    unlink(path);
+}
+
+int main(void) {
+    fill_prompts();
+    RUN(tasks_come_to_all);
+    RUN(a_rank_is_lost);
+    on_model("llama", 1);
+    on_model("qwen2", 2);
+    on_model("qwen3", 3);
+    on_model("gemma3", 4);
+    printf(failures ? "%d checks failed\n" : "all passed\n", failures);
+    return failures != 0;
+}
