@@ -168,6 +168,9 @@ static void step_failed(struct engine *e, struct error *why) {
         why->code = ERROR_DEVICE;
     }
     if (why->code == ERROR_DEVICE) {
+        if (e->runner.n_ranks > 1) {
+            error_prefix(why, "step %llu", (unsigned long long)atomic_load(&e->counters.steps) + 1);
+        }
         lose_device(e, why);
     }
 }
@@ -553,6 +556,7 @@ static int check_config(const struct engine_config *c, struct error *err) {
         {"kv_block_size", c->kv_block_size, 8, 256},
         {"kv_tokens", c->kv_tokens, 0, (size_t)1 << 30},
         {"speculative_tokens", c->speculative_tokens, 0, ENGINE_MAX_SPECULATIVE},
+        {"tensor_parallel", c->tensor_parallel, 0, COLLECTIVE_MAX_RANKS},
         {"null_step_time", c->null_step_ns, 0, (size_t)3600000000000},
     };
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
@@ -571,6 +575,9 @@ static int check_config(const struct engine_config *c, struct error *err) {
     if (c->scheduling && strcmp(c->scheduling, "fcfs") != 0 && !by_priority(c)) {
         return error_set_param(err, ERROR_INVALID, "scheduling", "scheduling must be fcfs or priority, not %s",
                                c->scheduling);
+    }
+    if (!(c->rank_timeout >= 0 && c->rank_timeout <= 86400)) {
+        return error_set_param(err, ERROR_INVALID, "rank_timeout", "rank_timeout must be between 0 and 86400 seconds");
     }
     if (!(c->priority_ageing >= 0 && c->priority_ageing <= 1e9)) {
         return error_set_param(err, ERROR_INVALID, "priority_ageing",

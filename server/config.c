@@ -1,5 +1,7 @@
 #include "config.h"
 
+#include <inferd/collective.h>
+
 #include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
@@ -55,6 +57,12 @@ static const struct setting rows[] = {
              "can be used, else the CPU; null computes nothing and makes answers up, to measure the server alone"},
     {AT(threads), SETTING_INT, .initial = "0", .min = 0, .max = 1024, .group = "Machine", .flags = SETTING_ENGINE,
      .help = "CPU threads that compute; 0: all that the process may use"},
+    {AT(tensor_parallel), SETTING_INT, .initial = "1", .min = 1, .max = COLLECTIVE_MAX_RANKS, .alias = "tp", .group = "Machine",
+     .flags = SETTING_ENGINE,
+     .help = "ranks that share each layer, a GPU each (device cuda:N: that one and those behind it), or on a CPU a share of its "
+             "threads; as many as the model's heads go to (inferd plan lists them)"},
+    {AT(rank_timeout), SETTING_SECONDS, .initial = "30", .min = 0.1, .max = 3600, .group = "Machine", .flags = SETTING_ENGINE,
+     .help = "time that ranks wait for one of them before the device counts as lost"},
     {AT(cpu_variant), SETTING_CHOICE, .initial = "auto", .choices = "auto generic avx2 avx512 vnni amx", .group = "Machine",
      .flags = SETTING_ENGINE, .help = "CPU instructions to use"},
     {AT(weights), SETTING_CHOICE, .initial = "auto", .choices = "auto int8 int8-weight-only bf16", .group = "Machine",
@@ -349,6 +357,8 @@ void config_engine(const struct config *c, struct engine_config *out) {
     out->weights = c->weights;
     out->kv_dtype = c->kv_dtype;
     out->threads = c->threads;
+    out->tensor_parallel = c->tensor_parallel;
+    out->rank_timeout = c->rank_timeout;
     out->max_model_len = c->max_model_len;
     out->max_sequences = c->max_sequences;
     out->max_batched_tokens = c->max_batched_tokens;

@@ -41,6 +41,8 @@ struct config {
     char *device;      /* "auto", "cpu", "cuda", "cuda:N", "null" */
     char *cpu_variant; /* "auto", "generic", "avx2", "avx512", "vnni", "amx" */
     size_t threads;    /* 0 = all the process may use */
+    size_t tensor_parallel; /* ranks */
+    double rank_timeout;    /* s */
     size_t max_model_len;
     size_t max_sequences;
     size_t max_batched_tokens;

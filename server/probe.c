@@ -27,7 +27,9 @@ void probe_ready(struct server *s, struct exchange *x) {
     struct buf body = BUF_INIT;
     if (refusal) {
         api_add_retry_after(s, x);
-        buf_printf(&body, "{\"status\":\"unavailable\",\"reason\":\"%s\"}\n", refusal);
+        buf_puts(&body, "{\"status\":\"unavailable\",\"reason\":");
+        json_put_string(&body, refusal);
+        buf_puts(&body, "}\n");
     } else {
         buf_puts(&body, "{\"status\":\"ok\"}\n");
     }

@@ -72,7 +72,7 @@ const char *server_refusal(const struct server *s) {
         return "draining";
     }
     if (s->device_lost) {
-        return "the device is lost";
+        return s->lost_reason;
     }
     if (watchdog_stalled(s)) {
         return "the engine makes no progress";
@@ -145,6 +145,15 @@ static void load_work(void *arg) {
     load->server->load_failed = engine_open(&config, &load->engine, &load->server->load_error) != 0;
 }
 
+/* How the ranks share the model. The smallest memory rules over the KV of all. */
+static void tell_ranks(const struct engine_info *i) {
+    for (size_t n = 0; i->n_ranks > 1 && n < i->n_ranks; n++) {
+        const struct engine_rank *r = &i->ranks[n];
+        log_info("rank %zu of %zu: %s, %zu threads; to its peers by %s; %.1f MiB of weights; memory for %zu KV blocks, of which %zu are used",
+                 n, i->n_ranks, r->device, r->threads, r->links, (double)r->weight_bytes / 1048576, r->kv_blocks, i->kv_blocks);
+    }
+}
+
 static void load_after(void *arg) {
     struct load *load = arg;
     struct server *s = load->server;
@@ -174,6 +183,7 @@ static void load_after(void *arg) {
              "%zu sequences at once",
              s->model, i->architecture, (double)i->n_parameters / 1e6, i->weights, i->backend, i->variant, i->threads,
              i->max_model_len, i->kv_blocks * i->kv_block_size, s->config->max_sequences);
+    tell_ranks(i);
 }
 
 /* ---- the end ------------------------------------------------------------------------------------------------- */

@@ -61,6 +61,7 @@ struct server {
     uint64_t next_ping_ns; /* no stream is silent for long enough before */
     bool stalled;               /* the watchdog said so in the log */
     bool device_lost;           /* and the process ends at the next tick */
+    char lost_reason[600];      /* for /readyz */
     struct gpu_monitor *gpu;    /* NULL where no GPU is used or its driver tells nothing */
     size_t gpu_ordinal;         /* CUDA's number of it */
 

@@ -7,6 +7,7 @@
 
 #include <inferd/clock.h>
 #include <inferd/log.h>
+#include <stdio.h>
 
 #define NAMED_REQUESTS 16 /* in the line of log */
 #define EXIT_DEVICE 4
@@ -52,6 +53,7 @@ void watchdog_check_device(struct server *s) {
     if (why) {
         log_error("the device is lost: %s; ending the process, so that whoever watches it starts it again", why->message);
         s->device_lost = true;
+        snprintf(s->lost_reason, sizeof s->lost_reason, "the device is lost: %s", why->message);
         loop_timer_set(s->tick, LAST_WORDS_MS);
     }
 }

@@ -42,7 +42,7 @@ static int check_chat_template(const struct config *c, struct error *err) {
 /* The memory was not enough: the table that `inferd plan` gives for these settings, with what would help. */
 static void print_plan(const struct config *c) {
     struct plan_question q = {.model = c->model,
-                              .tensor_parallel = 1,
+                              .tensor_parallel = c->tensor_parallel,
                               .weights = c->weights,
                               .kv_dtype = c->kv_dtype,
                               .max_model_len = c->max_model_len,
