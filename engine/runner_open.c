@@ -77,7 +77,11 @@ static int open_group(void *arg, size_t i, struct error *err) {
         snprintf(rank->links, sizeof rank->links, "shared memory");
         return 0;
     }
-    return rank->ops->collective_open(rank->backend, rank->host, &rank->group, rank->links, err);
+    if (rank->ops->collective_open(rank->backend, rank->host, &rank->group, rank->links, err) < 0) {
+        return -1;
+    }
+    rank->ops->info(rank->backend, &rank->info); /* the group takes of its memory */
+    return 0;
 }
 
 /* The first rank finds out what "auto" is; the others take the same. */
@@ -96,6 +100,9 @@ static int open_devices(struct opening *o, struct error *err) {
     if (r->n_ranks > 1 && (ranks_run(r->threads, open_device, o, false, err) < 0 ||
                            ranks_run(r->threads, open_group, o, false, err) < 0)) {
         return -1;
+    }
+    if (r->n_ranks > 1) {
+        ranks_set_group(r->threads, r->ranks[0].group); /* who ends it ends `host` too */
     }
     for (size_t i = 0; i < r->n_ranks; i++) {
         r->n_threads += r->ranks[i].info.threads;

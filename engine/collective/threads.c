@@ -245,7 +245,7 @@ int collective_open_threads(size_t size, size_t deadline_ms, struct collective *
         struct member *m = aligned_alloc(LINE, (sizeof *m + LINE - 1) / LINE * LINE);
         whole = m != NULL;
         if (m) {
-            *m = (struct member){.base = {&threads_ops, i, size}, .group = g};
+            *m = (struct member){.base = {&threads_ops, i, size, deadline_ms}, .group = g};
             g->all[i] = m;
         }
     }

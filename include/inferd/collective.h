@@ -56,6 +56,7 @@ struct collective_ops {
 struct collective {
     const struct collective_ops *ops;
     size_t rank, size;
+    size_t deadline_ms; /* how long a rank waits for the others, 0: not known */
 };
 
 /*

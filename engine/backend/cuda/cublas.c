@@ -187,7 +187,8 @@ static float time_of_row(struct cublas *c, const struct product *p, const cublas
     for (int i = 0; ok && i < n; i++) {
         ok = multiply(c, p, algo) == CUBLAS_STATUS_SUCCESS;
     }
-    if (!ok || cudaEventRecord(c->end, c->b->stream) != cudaSuccess || cudaEventSynchronize(c->end) != cudaSuccess ||
+    struct error ignored;
+    if (!ok || cudaEventRecord(c->end, c->b->stream) != cudaSuccess || cuda_wait(c->b, c->end, "timing", &ignored) < 0 ||
         cudaEventElapsedTime(&ms, c->begin, c->end) != cudaSuccess) {
         (void)cudaGetLastError();
         return -1;
@@ -421,7 +422,11 @@ static void name_file(struct cublas *c, const char *folder) {
     snprintf(c->identity, sizeof c->identity, "%s; compute %d; driver %d; runtime %d; cublasLt %zu; workspace %zu", c->b->model,
              c->b->device.compute, driver, runtime, cublasLtGetVersion(), CUBLAS_WORKSPACE);
     uint64_t h = fnv(FNV_BEGIN, c->identity, strlen(c->identity));
-    int n = snprintf(c->path, sizeof c->path, "%s/cublaslt-%016llx.plans", folder, (unsigned long long)h);
+    char rank[32] = ""; /* ranks have other shapes, and save at once */
+    if (c->b->n_ranks > 1) {
+        snprintf(rank, sizeof rank, "-%zu-of-%zu", c->b->rank, c->b->n_ranks);
+    }
+    int n = snprintf(c->path, sizeof c->path, "%s/cublaslt-%016llx%s.plans", folder, (unsigned long long)h, rank);
     if (n < 0 || (size_t)n >= sizeof c->path) {
         c->path[0] = '\0';
     }

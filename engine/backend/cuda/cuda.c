@@ -1,6 +1,7 @@
 /* The CUDA backend: opening, errors, memory, and the table of operations. */
 #include "cuda.h"
 
+#include "collective.h"
 #include "cublas.h"
 
 #include <sched.h>
@@ -42,7 +43,23 @@ int cuda_check(struct backend *b, cudaError_t rc, const char *what, struct error
     return -1;
 }
 
+/* Threads come to several backends: a test's, or one that opens for others. */
+void cuda_use(const struct backend *b) {
+    static _Thread_local int current = -1;
+    if (current != b->ordinal && cudaSetDevice(b->ordinal) == cudaSuccess) {
+        current = b->ordinal;
+    }
+}
+
+int cuda_wait(struct backend *b, cudaEvent_t event, const char *what, struct error *err) {
+    if (b->group) {
+        return cuda_group_wait(b->group, event, what, err);
+    }
+    return cuda_check(b, event ? cudaEventSynchronize(event) : cudaStreamSynchronize(b->stream), what, err);
+}
+
 int cuda_alive(const struct backend *b, struct error *err) {
+    cuda_use(b);
     if (b->lost.code != ERROR_NONE) {
         *err = b->lost;
         return -1;
@@ -60,7 +77,7 @@ int cuda_grow(struct backend *b, struct cuda_buffer *buffer, size_t bytes, const
     if (b->fixed || b->capturing) {
         return error_set(err, ERROR_INTERNAL, "%s needs %zu bytes, and %zu were reserved", what, bytes, buffer->bytes);
     }
-    TRY(cuda_check(b, cudaStreamSynchronize(b->stream), what, err));
+    TRY(cuda_wait(b, NULL, what, err));
     TRY(cuda_check(b, cudaFree(buffer->data), what, err));
     *buffer = (struct cuda_buffer){0};
     if (cuda_check(b, cudaMalloc(&buffer->data, bytes), what, err) < 0) {
@@ -93,7 +110,7 @@ void cuda_slots_close(struct cuda_slots *s) {
 
 int cuda_slot(struct backend *b, struct cuda_slots *s, void **host, struct error *err) {
     if (s->slots[s->next].used) {
-        TRY(cuda_check(b, cudaEventSynchronize(s->slots[s->next].copied), "waiting for a copy", err));
+        TRY(cuda_wait(b, s->slots[s->next].copied, "waiting for a copy", err));
     }
     *host = s->slots[s->next].host;
     return 0;
@@ -118,8 +135,16 @@ static int cuda_alloc(struct backend *b, size_t bytes, void **out, struct error 
     return 0;
 }
 
+/* Frees wait for the device. */
+static void before_free(struct backend *b) {
+    cuda_use(b);
+    if (b->group) {
+        cuda_group_settle(b->group);
+    }
+}
+
 static void cuda_free(struct backend *b, void *p) {
-    (void)b;
+    before_free(b);
     if (p) {
         cudaFree(p); /* waits for what still uses it */
     }
@@ -131,7 +156,7 @@ static int cuda_download(struct backend *b, void *dst, const void *src, size_t b
         return 0;
     }
     TRY(cuda_check(b, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, b->stream), "a copy to the host", err));
-    return cuda_check(b, cudaStreamSynchronize(b->stream), "a copy to the host", err);
+    return cuda_wait(b, NULL, "a copy to the host", err);
 }
 
 static int cuda_host_alloc(struct backend *b, size_t bytes, void **out, struct error *err) {
@@ -144,7 +169,7 @@ static int cuda_host_alloc(struct backend *b, size_t bytes, void **out, struct e
 }
 
 static void cuda_host_free(struct backend *b, void *p) {
-    (void)b;
+    before_free(b);
     if (p) {
         cudaFreeHost(p);
     }
@@ -156,6 +181,10 @@ static int cuda_memory_used(struct backend *b, size_t *bytes, struct error *err)
     TRY(cuda_check(b, cudaMemGetInfo(&free_bytes, &total), "asking for memory", err));
     *bytes = total - free_bytes;
     return 0;
+}
+
+int cuda_memory_overhead(struct backend *b, struct error *err) {
+    return cuda_memory_used(b, &b->memory_overhead, err);
 }
 
 /* ---- life ---------------------------------------------------------------------------------------------------- */
@@ -184,6 +213,7 @@ static void cuda_close(struct backend *b) {
         free(b);
         return;
     }
+    cuda_use(b);
     cudaStreamSynchronize(b->stream);
     cublas_close(b->cublas);
     cuda_step_close(b);
@@ -200,8 +230,10 @@ static void cuda_close(struct backend *b) {
 static int open_all(struct backend *b, const struct backend_config *config, struct error *err) {
     int n;
     TRY(cuda_count_devices(&n, err));
+    TRY(cuda_check_count(config->ordinal, b->rank, b->n_ranks, n, err));
     TRY(read_device(b, n, err));
     TRY(cuda_check(b, cudaSetDevice(b->ordinal), "opening it", err));
+    cuda_use(b);
     TRY(cuda_check(b, cuda_prepare_gemm_i8(&b->device), "preparing kernels", err));
     TRY(cuda_check(b, cuda_prepare_gemm_float(&b->device), "preparing kernels", err));
     TRY(cuda_check(b, cuda_prepare_attention(&b->device), "preparing kernels", err));
@@ -211,7 +243,7 @@ static int open_all(struct backend *b, const struct backend_config *config, stru
     TRY(cuda_grow(b, &b->copy_pairs, 2 * CUDA_COPY_PAIRS * sizeof(int32_t), "indices of KV blocks", err));
     TRY(cuda_grow(b, &b->scratch, CUBLAS_WORKSPACE, "the workspace of products", err));
     TRY(cublas_open(b, config->cache_folder, &b->cublas, err));
-    return cuda_memory_used(b, &b->memory_overhead, err);
+    return cuda_memory_overhead(b, err);
 }
 
 static size_t host_threads(void) {
@@ -224,7 +256,9 @@ static int cuda_open(const struct backend_config *config, struct backend **out, 
     if (!b) {
         return error_memory(err);
     }
-    b->ordinal = (int)config->ordinal;
+    b->ordinal = (int)(config->ordinal + config->rank); /* neighbours */
+    b->rank = config->rank;
+    b->n_ranks = config->n_ranks;
     b->max_rows = config->max_rows ? config->max_rows : 1;
     b->batch_invariant = config->batch_invariant;
     b->threads = config->threads ? config->threads : host_threads();
@@ -252,7 +286,7 @@ static void cuda_info(const struct backend *b, struct backend_info *out) {
 
 static int cuda_sync(struct backend *b, struct error *err) {
     TRY(cuda_alive(b, err));
-    return cuda_check(b, cudaStreamSynchronize(b->stream), "waiting for the device", err);
+    return cuda_wait(b, NULL, "waiting for the device", err);
 }
 
 static int cuda_reserve(struct backend *b, const struct backend_shapes *s, struct error *err) {
@@ -265,6 +299,7 @@ static int cuda_reserve(struct backend *b, const struct backend_shapes *s, struc
         cuda_attention_workspace(&b->device, s->max_sequences, s->n_heads, s->n_kv_heads, s->head_dim, s->max_context);
     TRY(cuda_grow(b, &b->scratch, attention, "the workspace of attention", err));
     TRY(cuda_choose_reserve(b, s->max_logits, s->vocab_size, err));
+    TRY(b->group ? cuda_group_reserve(b->group, s, err) : 0);
     b->fixed = true;
     return 0;
 }
@@ -323,4 +358,5 @@ const struct backend_ops backend_cuda_ops = {
     .graph_end = cuda_graph_end,
     .graph_launch = cuda_graph_launch,
     .graph_free = cuda_graph_free,
+    .collective_open = cuda_collective_open,
 };

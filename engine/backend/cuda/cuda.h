@@ -20,7 +20,8 @@
         }                                                                                                              \
     } while (0)
 
-struct cublas; /* cublas.h */
+struct cublas;     /* cublas.h */
+struct cuda_group; /* collective.h */
 
 /* Device memory that only grows. */
 struct cuda_buffer {
@@ -60,6 +61,7 @@ struct cuda_chooser {
 
 struct backend {
     int ordinal;
+    size_t rank, n_ranks; /* of backend_config */
     struct cuda_device device;
     char variant[16];
     char name[320]; /* for people */
@@ -75,6 +77,7 @@ struct backend {
 
     cudaStream_t stream;
     struct cublas *cublas;
+    struct cuda_group *group; /* NULL: it is the only rank */
     struct cuda_slots staging;
     struct cuda_step step;
     struct cuda_chooser chooser;
@@ -100,8 +103,13 @@ struct cuda_loaded {
 
 /* Returns 0 where rc is cudaSuccess. */
 int cuda_check(struct backend *b, cudaError_t rc, const char *what, struct error *err);
-/* -1 once the device is lost. */
+/* -1 once the device is lost. Makes it the calling thread's. */
 int cuda_alive(const struct backend *b, struct error *err);
+void cuda_use(const struct backend *b);
+/* Until the event, or (NULL) all that is queued, is done. Of several ranks, no longer than their group allows. */
+int cuda_wait(struct backend *b, cudaEvent_t event, const char *what, struct error *err);
+/* What is gone of the device's memory now is overhead. */
+int cuda_memory_overhead(struct backend *b, struct error *err);
 /* At least `bytes`; moves it, so only before reserve is over. */
 int cuda_grow(struct backend *b, struct cuda_buffer *buffer, size_t bytes, const char *what, struct error *err);
 int cuda_slots_open(struct backend *b, struct cuda_slots *s, size_t bytes, struct error *err);
@@ -127,6 +135,8 @@ struct cuda_facts {
 int cuda_explain(const struct cuda_facts *facts, struct error *err);
 /* The number of devices, or what is missing. */
 int cuda_count_devices(int *n, struct error *err);
+/* Whether n devices are enough for ranks that begin with device `first`. */
+int cuda_check_count(size_t first, size_t rank, size_t n_ranks, int n, struct error *err);
 /* Whether device `ordinal` of n can be used. */
 int cuda_check_device(int ordinal, int n, const char *name, int major, int minor, struct error *err);
 

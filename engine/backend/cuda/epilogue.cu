@@ -1,6 +1,6 @@
 /*
  * y[r][j] = x[r][j] (+ bias[j]), the sum in F32 and one rounding: what a product of cuBLASLt leaves to do, and rows from
- * one type to another. y may be x.
+ * one type to another. y may be x; x NULL is zeros: the sum of no products.
  *
  * A thread takes one column of a band of rows, so that a warp reads 32 neighbours; a bias is read once a band.
  */
@@ -17,7 +17,7 @@ static __global__ void add_bias(Y *y, size_t ldy, const X *x, size_t ldx, const 
     if (j < n) {
         float addend = bias ? bias[j] : 0.0f;
         for (size_t r = first; r < first + BAND && r < rows; r++) {
-            float v = to_f32(x[r * ldx + j]);
+            float v = x ? to_f32(x[r * ldx + j]) : 0.0f;
             y[r * ldy + j] = from_f32<Y>(bias ? add_f32(v, addend) : v);
         }
     }

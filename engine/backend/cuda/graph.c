@@ -1,5 +1,5 @@
 /* Graphs by capturing the stream: what is queued between begin and end is recorded, not run. */
-#include "cuda.h"
+#include "collective.h"
 
 #include <stdlib.h>
 
@@ -38,11 +38,13 @@ int cuda_graph_end(struct backend *b, struct backend_graph **out, struct error *
 
 int cuda_graph_launch(struct backend *b, struct backend_graph *graph, struct error *err) {
     TRY(cuda_alive(b, err));
-    return cuda_check(b, cudaGraphLaunch(graph->exec, b->stream), "launching a graph", err);
+    TRY(b->group ? cuda_group_enter(b->group, err) : 0);
+    TRY(cuda_check(b, cudaGraphLaunch(graph->exec, b->stream), "launching a graph", err));
+    return b->group ? cuda_group_leave(b->group, err) : 0;
 }
 
 void cuda_graph_free(struct backend *b, struct backend_graph *graph) {
-    (void)b;
+    cuda_use(b);
     if (graph) {
         if (graph->exec) {
             cudaGraphExecDestroy(graph->exec);

@@ -60,7 +60,7 @@ cudaError_t cuda_embed(float *y, size_t ldy, const struct cuda_weight *table, co
                        float scale, cudaStream_t stream);
 cudaError_t cuda_gather_rows(enum dtype dtype, void *y, size_t ldy, const void *x, size_t ldx, const int32_t *index,
                              size_t n, size_t dim, cudaStream_t stream);
-/* epilogue.cu: y[r][j] = x[r][j] (+ bias[j] where that is not NULL), one rounding; both BF16 or F32; y may be x */
+/* epilogue.cu: y[r][j] = x[r][j] (+ bias[j] where that is not NULL), one rounding; both BF16 or F32; y may be x; x NULL: zeros */
 cudaError_t cuda_add_bias(void *y, size_t ldy, enum dtype y_dtype, const void *x, size_t ldx, enum dtype x_dtype,
                           const float *bias, size_t rows, size_t n, cudaStream_t stream);
 cudaError_t cuda_convert(void *y, enum dtype to, const void *x, enum dtype from, size_t n, cudaStream_t stream);
@@ -115,6 +115,14 @@ cudaError_t cuda_attention(const struct cuda_device *device, const struct attent
                            size_t workspace_bytes, cudaStream_t stream);
 size_t cuda_attention_workspace(const struct cuda_device *device, size_t max_sequences, size_t n_heads,
                                 size_t n_kv_heads, size_t head_dim, size_t max_context);
+
+/* ---- ranks: collective.cu ---- */
+
+/* all[rows][size * bytes] from parts[size][rows][bytes]. */
+cudaError_t cuda_join_columns(void *all, const void *parts, size_t rows, size_t bytes, size_t size, cudaStream_t stream);
+/* y[n] = the sum, in order, of parts[size][stride], of which part `own` lies at mine[n] if that is not NULL; y may be mine. */
+cudaError_t cuda_sum_parts(void *y, const void *parts, size_t stride, const void *mine, size_t size, size_t own, enum dtype dtype,
+                           size_t n, cudaStream_t stream);
 
 /* ---- sampling: sample.cu ---- */
 

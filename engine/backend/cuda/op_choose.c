@@ -113,7 +113,7 @@ int cuda_op_chosen(struct backend *b, int32_t *tokens, size_t n, struct error *e
     if (c->n_waiting == 0 || n > c->max_rows) {
         return error_set(err, ERROR_INTERNAL, "chosen: there is no choice of %zu tokens", n);
     }
-    TRY(cuda_check(b, cudaEventSynchronize(c->results.slots[c->results.next].copied), "waiting for the device", err));
+    TRY(cuda_wait(b, c->results.slots[c->results.next].copied, "waiting for the device", err));
     memcpy(tokens, c->results.slots[c->results.next].host, n * sizeof *tokens);
     c->results.next = (c->results.next + 1) % CUDA_SLOTS;
     c->n_waiting--;

@@ -15,6 +15,16 @@ static struct cuda_part part_of(const struct linear_part *p) {
     return (struct cuda_part){weight_of(p), p->bias, p->y, p->ldy, p->y_dtype};
 }
 
+/* A rank may have no features of the feed-forward, or no rows of the vocabulary. */
+static bool is_empty(const struct linear_part *p) {
+    return p->w->n == 0 || p->w->k == 0;
+}
+
+static int product_of_nothing(struct backend *b, const struct linear_part *p, size_t rows, struct error *err) {
+    return cuda_check(b, cuda_add_bias(p->y, p->ldy, p->y_dtype, NULL, 0, p->y_dtype, p->bias, rows, p->w->n, b->stream),
+                      "a product", err);
+}
+
 /* ---- W8A8 ---------------------------------------------------------------------------------------------------- */
 
 /* All parts take the same quantised rows. zeros: NULL where these are 0. */
@@ -39,7 +49,18 @@ static int product_i8(struct backend *b, const struct rows_i8 *x, const int32_t 
 int cuda_op_linear_i8(struct backend *b, const struct rows_i8 *x, size_t rows, const struct linear_part *parts,
                       size_t n_parts, struct error *err) {
     TRY(cuda_alive(b, err));
-    return rows > 0 ? product_i8(b, x, NULL, rows, parts, n_parts, err) : 0;
+    for (size_t i = 0, n; rows > 0 && i < n_parts; i += n) {
+        if (is_empty(&parts[i])) {
+            n = 1;
+            TRY(product_of_nothing(b, &parts[i], rows, err));
+            continue;
+        }
+        for (n = 1; i + n < n_parts && !is_empty(&parts[i + n]);) {
+            n++;
+        }
+        TRY(product_i8(b, x, NULL, rows, parts + i, n, err));
+    }
+    return 0;
 }
 
 /* Rows quantised for p are good for q too. */
@@ -122,12 +143,12 @@ static size_t run_of(const struct backend *b, const struct linear_part *parts, s
         return 1;
     }
     if (w->dtype == DTYPE_I8 && w->activation != ACTIVATION_FLOAT) {
-        while (n < n_parts && same_rows(w, weight_of(&parts[n]))) {
+        while (n < n_parts && !is_empty(&parts[n]) && same_rows(w, weight_of(&parts[n]))) {
             n++;
         }
         return n;
     }
-    while (n < n_parts && n < GEMV_PARTS && weight_of(&parts[n])->dtype == w->dtype &&
+    while (n < n_parts && n < GEMV_PARTS && !is_empty(&parts[n]) && weight_of(&parts[n])->dtype == w->dtype &&
            (w->dtype != DTYPE_I8 || weight_of(&parts[n])->activation == ACTIVATION_FLOAT)) {
         n++;
     }
@@ -139,6 +160,11 @@ int cuda_op_linear(struct backend *b, const void *x, size_t ldx, size_t rows, co
     TRY(cuda_alive(b, err));
     for (size_t i = 0, n; rows > 0 && i < n_parts; i += n) {
         const struct cuda_weight *w = weight_of(&parts[i]);
+        if (is_empty(&parts[i])) {
+            n = 1;
+            TRY(product_of_nothing(b, &parts[i], rows, err));
+            continue;
+        }
         n = run_of(b, parts + i, n_parts - i, rows);
         if (w->dtype == DTYPE_I8 && w->activation != ACTIVATION_FLOAT) {
             TRY(quantise_and_multiply(b, x, ldx, rows, parts + i, n, err));

@@ -101,6 +101,16 @@ int cuda_count_devices(int *n, struct error *err) {
     return cuda_explain(&f, err);
 }
 
+int cuda_check_count(size_t first, size_t rank, size_t n_ranks, int n, struct error *err) {
+    size_t ranks = n_ranks > rank ? n_ranks : rank + 1;
+    if (ranks > 1 && first + ranks > (size_t)n) {
+        return error_set(err, ERROR_DEVICE,
+                         "%zu ranks take as many CUDA devices, from device %zu on, and the driver knows %d, numbered from 0", ranks,
+                         first, n);
+    }
+    return 0;
+}
+
 int cuda_check_device(int ordinal, int n, const char *name, int major, int minor, struct error *err) {
     if (ordinal >= n) {
         return error_set(err, ERROR_DEVICE, "there is no CUDA device %d: the driver knows %d, numbered from 0", ordinal, n);

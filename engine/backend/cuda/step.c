@@ -36,7 +36,7 @@ int cuda_step_reserve(struct backend *b, size_t max_rows, size_t max_sequences, 
     if (b->fixed) {
         return error_set(err, ERROR_INTERNAL, "a step has larger arrays than were reserved");
     }
-    TRY(cuda_check(b, cudaStreamSynchronize(b->stream), "waiting for the device", err));
+    TRY(cuda_wait(b, NULL, "waiting for the device", err));
     cuda_slots_close(&s->slots);
     TRY(cuda_slots_open(b, &s->slots, bytes, err));
     s->max_rows = max_rows;

@@ -71,6 +71,9 @@ static int upload_f16(struct backend *b, void *dst, const void *src, size_t elem
 /* sums[n]: NULL where nobody needs them */
 static int upload_i8(struct backend *b, const struct cuda_weight *c, void *dst, const struct weight *w, int32_t *sums,
                      struct error *err) {
+    if (w->k == 0) {
+        return 0;
+    }
     size_t most = b->staging.bytes / c->k_padded;
     if (most == 0) {
         return error_set(err, ERROR_UNSUPPORTED, "rows of %zu elements are longer than the CUDA backend takes", w->k);
@@ -117,7 +120,7 @@ static int load_i8(struct backend *b, struct cuda_loaded *l, const struct weight
     sums = has_zero_point(w) ? scales : 0;
     bytes = data + scales + sums;
     c->row_bytes = c->k_padded;
-    TRY(cuda_check(b, cudaMalloc(&l->memory, bytes), "allocating a weight", err));
+    TRY(cuda_check(b, cudaMalloc(&l->memory, bytes > 0 ? bytes : 1), "allocating a weight", err));
     c->data = l->memory;
     c->scales = (const float *)(const void *)((char *)l->memory + data);
     int32_t *host_sums = NULL;
@@ -141,7 +144,7 @@ static int load_other(struct backend *b, struct cuda_loaded *l, const struct wei
     if (__builtin_mul_overflow(w->n, w->row_bytes, &bytes)) {
         return error_memory(err);
     }
-    TRY(cuda_check(b, cudaMalloc(&l->memory, bytes), "allocating a weight", err));
+    TRY(cuda_check(b, cudaMalloc(&l->memory, bytes > 0 ? bytes : 1), "allocating a weight", err));
     l->w.data = l->memory;
     l->w.row_bytes = w->row_bytes;
     l->w.k_padded = w->k;
@@ -155,6 +158,9 @@ static int load_other(struct backend *b, struct cuda_loaded *l, const struct wei
 /* Scratch for products with this weight, of up to max_rows rows. */
 static int take_scratch(struct backend *b, const struct cuda_weight *w, struct error *err) {
     size_t rows = b->max_rows;
+    if (w->n == 0 || w->k == 0) {
+        return 0;
+    }
     if (w->dtype == DTYPE_I8 && w->activation != ACTIVATION_FLOAT) {
         TRY(cuda_grow(b, &b->rows_q, rows * w->k_padded, "quantised rows", err));
         TRY(cuda_grow(b, &b->rows_scales, rows * sizeof(float), "quantised rows", err));
@@ -174,7 +180,7 @@ static bool is_known(enum dtype t) {
 
 int cuda_weight_load(struct backend *b, struct weight *w, struct error *err) {
     TRY(cuda_alive(b, err));
-    if (!is_known(w->dtype) || w->n == 0 || w->k == 0) {
+    if (!is_known(w->dtype)) {
         return error_set(err, ERROR_UNSUPPORTED, "the CUDA backend does not compute with a matrix of this type or shape");
     }
     struct cuda_loaded *l = calloc(1, sizeof *l);
@@ -202,7 +208,7 @@ int cuda_weight_load(struct backend *b, struct weight *w, struct error *err) {
 
 void cuda_weight_unload(struct backend *b, struct weight *w) {
     struct cuda_loaded *l = w->packed;
-    (void)b;
+    cuda_use(b);
     if (l) {
         cudaFree(l->memory);
         free(l);
