@@ -95,6 +95,34 @@ Test(cpu_topology, a_part_of_the_machine, .init = two_nodes, .fini = remove_root
     expect_place(&t, 3, "056");
 }
 
+static void expect_share(const struct topology *t, size_t rank, size_t n_ranks, const char *want) {
+    struct topology share;
+    char got[16] = "";
+    if (topology_share(t, rank, n_ranks, &share)) {
+        for (size_t i = 0; i < share.n_cpus; i++) {
+            got[i] = (char)('0' + share.cpus[i].cpu);
+        }
+        got[share.n_cpus] = '\0';
+    }
+    cr_expect_str_eq(got, want, "rank %zu of %zu: %s, not %s", rank, n_ranks, got, want);
+}
+
+Test(cpu_topology, ranks, .init = two_nodes, .fini = remove_root) {
+    struct topology t = read_cpus("01234567"), share;
+    expect_share(&t, 0, 1, "01452367");
+    expect_share(&t, 0, 2, "0145"); /* a node each */
+    expect_share(&t, 1, 2, "2367");
+    expect_share(&t, 0, 3, "0145"); /* two cores, then one each */
+    expect_share(&t, 1, 3, "26");
+    expect_share(&t, 2, 3, "37");
+    expect_share(&t, 3, 4, "37");
+    expect_share(&t, 0, 5, ""); /* more than cores: nothing is anybody's own */
+    cr_assert(topology_share(&t, 1, 2, &share));
+    cr_expect_eq(share.n_cores, 2);
+    cr_expect_eq(topology_nodes(&share), 0, "its memory is on its node");
+    expect_place(&share, 4, "2367");
+}
+
 Test(cpu_topology, nothing_known, .init = make_root, .fini = remove_root) {
     struct topology t = read_cpus("013");
     cr_expect_eq(t.n_cpus, 3);

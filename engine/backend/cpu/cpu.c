@@ -132,16 +132,31 @@ static void cpu_close(struct backend *b) {
         pages_unmap(b->quants, b->max_rows * quant_row_bytes(b->quants_k));
     }
     pages_unmap(b->workspace, b->workspace_bytes);
+    if (b->stays) {
+        topology_stay_on(b->affinity);
+    }
     free(b);
 }
 
+/* A rank's share of what the process may keep busy. */
+static size_t threads_of(size_t rank, size_t n_ranks) {
+    size_t all = cpu_available_threads(), ranks = n_ranks > 1 ? n_ranks : 1;
+    size_t share = all / ranks + (rank < all % ranks);
+    return share > 0 ? share : 1;
+}
+
 /* Threads stay on CPUs of their own where they have them all; large memory is spread over the nodes of these CPUs. */
-static int start_threads(struct backend *b, struct error *err) {
+static int start_threads(struct backend *b, size_t rank, size_t n_ranks, struct error *err) {
     bool mask[MAX_CPUS], bound = false;
     uint16_t cpus[MAX_CPUS];
     struct topology t;
     if (topology_affinity(mask)) {
         topology_read("/sys/devices/system", mask, &t);
+        if (n_ranks > 1 && topology_share(&t, rank, n_ranks, &t)) {
+            memcpy(b->affinity, mask, sizeof mask);
+            b->stays = true;
+            topology_stay(&t); /* the rank's own thread, and those that it starts */
+        }
         b->nodes = topology_nodes(&t);
         bound = topology_place(&t, b->threads, cpus);
     }
@@ -166,7 +181,7 @@ static int cpu_open(const struct backend_config *config, struct backend **out, s
         return error_memory(err);
     }
     b->kernels = kernels;
-    b->threads = config->threads > 0 ? config->threads : cpu_available_threads();
+    b->threads = config->threads > 0 ? config->threads : threads_of(config->rank, config->n_ranks);
     if (b->threads > MAX_THREADS) {
         b->threads = MAX_THREADS;
     }
@@ -182,7 +197,7 @@ static int cpu_open(const struct backend_config *config, struct backend **out, s
         goto fail;
     }
     workspace_layout(b, b->workspace);
-    if (start_threads(b, err) < 0) {
+    if (start_threads(b, config->rank, config->n_ranks, err) < 0) {
         goto fail;
     }
     *out = b;

@@ -8,6 +8,7 @@
 
 #include "arena.h"
 #include "pool.h"
+#include "topology.h"
 
 #include <inferd/backend.h>
 
@@ -149,6 +150,8 @@ struct backend {
     uint64_t nodes; /* of memory, to spread large pieces over; 0: as they fall (topology.h) */
     size_t memory_total;
     char device[64];
+    bool stays;              /* the rank's thread was bound to its share of the CPUs; */
+    bool affinity[MAX_CPUS]; /* where it may run when this is closed again */
 
     /* Workspace, one mapping: pages that are never used take no memory. */
     void *workspace;

@@ -116,6 +116,54 @@ bool topology_affinity(bool *mask) {
     return true;
 }
 
+bool topology_share(const struct topology *t, size_t rank, size_t n_ranks, struct topology *out) {
+    uint16_t cores[MAX_CPUS];
+    size_t n = 0, first, count;
+    if (n_ranks > t->n_cores) {
+        return false;
+    }
+    for (size_t i = 0; i < t->n_cpus; i++) { /* those that begin a core, by node */
+        bool seen = false;
+        for (size_t j = 0; j < n && !seen; j++) {
+            seen = cores[j] == t->cpus[i].core;
+        }
+        if (!seen) {
+            cores[n++] = t->cpus[i].core;
+        }
+    }
+    first = rank * (n / n_ranks) + (rank < n % n_ranks ? rank : n % n_ranks);
+    count = n / n_ranks + (rank < n % n_ranks);
+    struct topology share = {.n_cores = count};
+    for (size_t i = 0; i < t->n_cpus; i++) {
+        for (size_t j = first; j < first + count; j++) {
+            if (t->cpus[i].core == cores[j]) {
+                share.cpus[share.n_cpus++] = t->cpus[i];
+            }
+        }
+    }
+    *out = share;
+    return true;
+}
+
+void topology_stay_on(const bool *mask) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    for (size_t i = 0; i < MAX_CPUS && i < CPU_SETSIZE; i++) {
+        if (mask[i]) {
+            CPU_SET(i, &set);
+        }
+    }
+    (void)sched_setaffinity(0, sizeof set, &set);
+}
+
+void topology_stay(const struct topology *t) {
+    bool mask[MAX_CPUS] = {false};
+    for (size_t i = 0; i < t->n_cpus; i++) {
+        mask[t->cpus[i].cpu] = true;
+    }
+    topology_stay_on(mask);
+}
+
 bool topology_place(const struct topology *t, size_t threads, uint16_t *cpus) {
     if (threads < 2 || (threads != t->n_cpus && threads != t->n_cores)) {
         return false;

@@ -27,11 +27,21 @@ void topology_read(const char *root, const bool *mask, struct topology *out);
 bool topology_affinity(bool *mask);
 
 /*
+ * The part of rank `rank` of n_ranks: whole cores, in the order of the nodes, as evenly as it goes, so that a rank has whole nodes where
+ * that comes out even. False: there are more ranks than cores, and *out is untouched.
+ */
+bool topology_share(const struct topology *t, size_t rank, size_t n_ranks, struct topology *out);
+
+/*
  * The CPU that each thread should stay on, cpus[threads]; false: the system shall choose. Threads are bound only if
  * they are as many as the CPUs, or as the cores: then they have the whole machine (or container) to themselves, and who
  * shares it with others has been given fewer.
  */
 bool topology_place(const struct topology *t, size_t threads, uint16_t *cpus);
+
+/* The calling thread stays on these CPUs from now on. What the system refuses is only slower. */
+void topology_stay(const struct topology *t);
+void topology_stay_on(const bool *mask); /* [MAX_CPUS] */
 
 /* The memory nodes to spread a large piece over, bit n for node n: those of the CPUs, where they are several; 0: leave
  * it where it falls. */
