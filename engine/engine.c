@@ -57,6 +57,7 @@ struct engine {
     pthread_t thread;
     struct error why_lost; /* written before `lost` */
     atomic_bool lost;
+    uint64_t beat_ns; /* of a pipeline: how long the other nodes hear nothing at most; 0: there are none */
 
     /* The engine thread's own. */
     struct runner runner;
@@ -168,7 +169,7 @@ static void step_failed(struct engine *e, struct error *why) {
         why->code = ERROR_DEVICE;
     }
     if (why->code == ERROR_DEVICE) {
-        if (e->runner.n_ranks > 1) {
+        if (e->runner.n_ranks > 1 || e->runner.nodes.group) {
             error_prefix(why, "step %llu", (unsigned long long)atomic_load(&e->counters.steps) + 1);
         }
         lose_device(e, why);
@@ -209,7 +210,7 @@ static bool collect(struct engine *e) {
     struct list arrived, cancelled;
     list_init(&arrived);
     list_init(&cancelled);
-    bool goes_on = mailbox_collect(&e->mailbox, scheduler_any(&e->scheduler) == NULL, &arrived, &cancelled);
+    bool goes_on = mailbox_collect(&e->mailbox, scheduler_any(&e->scheduler) == NULL, e->beat_ns, &arrived, &cancelled);
     LIST_FOR_EACH_SAFE(pos, next, &arrived) {
         struct sequence *s = LIST_ENTRY(pos, struct sequence, node);
         list_remove(pos);
@@ -557,6 +558,7 @@ static int check_config(const struct engine_config *c, struct error *err) {
         {"kv_tokens", c->kv_tokens, 0, (size_t)1 << 30},
         {"speculative_tokens", c->speculative_tokens, 0, ENGINE_MAX_SPECULATIVE},
         {"tensor_parallel", c->tensor_parallel, 0, COLLECTIVE_MAX_RANKS},
+        {"pipeline_parallel", c->pipeline_parallel, 0, COLLECTIVE_MAX_RANKS},
         {"null_step_time", c->null_step_ns, 0, (size_t)3600000000000},
     };
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
@@ -619,6 +621,7 @@ static int open_model(struct engine *e, struct error *err) {
     }
     since = clock_now_ns();
     e->runner.load_seconds[ENGINE_LOAD_TEXT] = text_seconds;
+    e->beat_ns = e->runner.nodes.group ? (uint64_t)e->runner.nodes.group->deadline_ms * 1000000 / 3 : 0;
     size_t model_vocab = e->runner.decoder->config.vocab_size, text_vocab = text_vocab_size(e->text);
     e->limits = (struct sequence_limits){
         .text = e->text,
@@ -682,6 +685,16 @@ struct opening {
     sem_t done;
 };
 
+/* Nothing to do: are the other nodes there? */
+static void beat(struct engine *e) {
+    struct error err;
+    if (runner_beat(&e->runner, &err) < 0) {
+        err.code = ERROR_DEVICE;
+        lose_device(e, &err);
+        event_ring_alert(&e->events); /* the callers look at it then */
+    }
+}
+
 static void *engine_thread(void *arg) {
     struct opening *opening = arg;
     struct engine *e = opening->engine;
@@ -691,8 +704,11 @@ static void *engine_thread(void *arg) {
     opening->rc = rc;
     sem_post(&opening->done); /* opening is gone from here on */
     while (rc == 0 && collect(e)) {
-        if (!atomic_load_explicit(&e->lost, memory_order_relaxed) && scheduler_any(&e->scheduler)) {
+        bool lost = atomic_load_explicit(&e->lost, memory_order_relaxed);
+        if (!lost && scheduler_any(&e->scheduler)) {
             step(e);
+        } else if (!lost) {
+            beat(e);
         }
         if (atomic_load_explicit(&e->lost, memory_order_relaxed)) {
             fail_all(e);
@@ -769,12 +785,30 @@ void engine_close(struct engine *e) {
     struct list left, cancelled;
     list_init(&left);
     list_init(&cancelled);
-    mailbox_collect(&e->mailbox, false, &left, &cancelled);
+    mailbox_collect(&e->mailbox, false, 0, &left, &cancelled);
     LIST_FOR_EACH_SAFE(pos, next, &left) {
         list_remove(pos);
         sequence_free(LIST_ENTRY(pos, struct sequence, node));
     }
     free_engine(e);
+}
+
+int engine_follow(const struct engine_config *config, void (*started)(void *arg), void *arg, struct error *err) {
+    struct runner r;
+    if (check_config(config, err) < 0 || runner_open(&r, config, 0, err) < 0) {
+        return -1;
+    }
+    started(arg);
+    int rc = runner_follow(&r, err);
+    if (rc < 0) {
+        err->code = ERROR_DEVICE;
+    }
+    runner_close(&r);
+    return rc;
+}
+
+size_t engine_node(void) {
+    return nodes_own_number();
 }
 
 /* ---- the callers' side ---- */
@@ -805,7 +839,7 @@ void engine_get_info(const struct engine *e, struct engine_info *out) {
         .kv_bytes = r->kv_token_bytes * e->n_kv_blocks * e->limits.kv_block_size,
         .workspace_bytes = r->workspace_bytes,
         .tensor_parallel = r->n_ranks,
-        .pipeline_parallel = 1,
+        .pipeline_parallel = r->nodes.group ? r->nodes.n_stages : 1,
         .n_ranks = r->n_ranks,
         .ranks = r->reports,
     };

@@ -153,6 +153,13 @@ void event_ring_notify(struct event_ring *r) {
     pthread_mutex_unlock(&r->lock);
 }
 
+void event_ring_alert(struct event_ring *r) {
+    pthread_mutex_lock(&r->lock);
+    r->news = true;
+    notify_locked(r);
+    pthread_mutex_unlock(&r->lock);
+}
+
 /* ---- consumer ------------------------------------------------------------------------------------------------ */
 
 static void wait_locked(struct event_ring *r, int timeout_ms) {

@@ -44,6 +44,8 @@ void event_ring_destroy(struct event_ring *r);
 void event_ring_push(struct event_ring *r, const struct engine_event *event);
 /* Engine thread, once a step: publish what was pushed, and wake the consumer. */
 void event_ring_notify(struct event_ring *r);
+/* Notify where there may be no event: something else is to be looked at. */
+void event_ring_alert(struct event_ring *r);
 
 /* Consumer. timeout_ms 0 = do not wait, < 0 = for ever; false when nothing came, or the ring is closed and empty. */
 bool event_ring_pop(struct event_ring *r, struct engine_event *out, int timeout_ms);

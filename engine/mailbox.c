@@ -22,7 +22,11 @@ int mailbox_init(struct mailbox *m, size_t max_live, size_t max_waiting_tokens, 
     list_init(&m->inbox);
     list_init(&m->cancelled);
     pthread_mutex_init(&m->lock, NULL);
-    pthread_cond_init(&m->news, NULL);
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&m->news, &attributes);
+    pthread_condattr_destroy(&attributes);
     return 0;
 }
 
@@ -130,10 +134,12 @@ static void move(struct list *from, struct list *to) {
     }
 }
 
-bool mailbox_collect(struct mailbox *m, bool wait, struct list *arrived, struct list *cancelled) {
+bool mailbox_collect(struct mailbox *m, bool wait, uint64_t wait_ns, struct list *arrived, struct list *cancelled) {
+    uint64_t until = clock_now_ns() + wait_ns;
+    const struct timespec when = {(time_t)(until / 1000000000), (long)(until % 1000000000)};
     pthread_mutex_lock(&m->lock);
-    while (wait && list_empty(&m->inbox) && list_empty(&m->cancelled) && !m->closing) {
-        pthread_cond_wait(&m->news, &m->lock);
+    for (int rc = 0; wait && rc == 0 && list_empty(&m->inbox) && list_empty(&m->cancelled) && !m->closing;) {
+        rc = wait_ns ? pthread_cond_timedwait(&m->news, &m->lock, &when) : pthread_cond_wait(&m->news, &m->lock);
     }
     move(&m->inbox, arrived);
     move(&m->cancelled, cancelled);

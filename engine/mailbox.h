@@ -45,9 +45,10 @@ size_t mailbox_waiting_tokens(const struct mailbox *m);
 
 /*
  * Engine thread: move the inbox to the end of *arrived (by node), and those that are to be cancelled to *cancelled (by
- * cancel_node; they arrived before or now). With `wait`, sleep until there is news. False when the engine is to end.
+ * cancel_node; they arrived before or now). With `wait`, sleep until there is news, or wait_ns have passed (0: until there
+ * is). False when the engine is to end.
  */
-bool mailbox_collect(struct mailbox *m, bool wait, struct list *arrived, struct list *cancelled);
+bool mailbox_collect(struct mailbox *m, bool wait, uint64_t wait_ns, struct list *arrived, struct list *cancelled);
 struct sequence *mailbox_find(struct mailbox *m, uint64_t id); /* engine thread: a live one that it has, or will get */
 void mailbox_started(struct mailbox *m, const struct sequence *s); /* engine thread, once, before s->started is set */
 void mailbox_forget(struct mailbox *m, struct sequence *s);

@@ -66,6 +66,68 @@ static int all(struct runner *r, rank_fn *fn, struct step step, struct error *er
     return ranks_run(r->threads, fn, &step, true, err);
 }
 
+/* ---- what all nodes do ---- */
+
+static int tell(struct runner *r, enum node_task task, const struct decoder_batch *b, size_t first, size_t n,
+                struct error *err) {
+    return r->nodes.group ? nodes_tell(&r->nodes, task, b, r->decoder->limits.kv_block_size, first, n, err) : 0;
+}
+
+/* n rows of logits from the last node, which has computed them, to the leader. */
+static int move_logits(struct runner *r, size_t n, struct error *err) {
+    struct collective *g = r->nodes.group;
+    size_t bytes = n * r->decoder->logits_ld * sizeof(float);
+    if (!g || n == 0) {
+        return 0;
+    }
+    return r->nodes.stage == 0 ? g->ops->recv(g, r->decoder->logits, bytes, r->nodes.n_stages - 1, err)
+           : r->nodes.stage + 1 == r->nodes.n_stages ? g->ops->send(g, r->decoder->logits, bytes, 0, err)
+                                                     : 0;
+}
+
+int runner_beat(struct runner *r, struct error *err) {
+    if (!r->nodes.group) {
+        return 0;
+    }
+    return tell(r, NODE_BEAT, NULL, 0, 0, err) < 0 ? -1 : r->nodes.group->ops->barrier(r->nodes.group, err);
+}
+
+static size_t least(size_t a, size_t b) {
+    return a < b ? a : b;
+}
+
+int runner_follow(struct runner *r, struct error *err) {
+    for (;;) {
+        enum node_task task;
+        size_t first, n;
+        int rc = 0;
+        if (nodes_hear(&r->nodes, &task, &r->batch, &first, &n, err) < 0) {
+            return -1;
+        }
+        switch (task) {
+        case NODE_STEP:
+            n = least(r->batch.n_logits, r->decoder->limits.max_logits);
+            rc = all(r, forward, (struct step){.batch = &r->batch}, err) < 0 ? -1 : move_logits(r, n, err);
+            break;
+        case NODE_LOGITS:
+            n = least(n, r->decoder->limits.max_logits);
+            rc = all(r, logits, (struct step){.first = first, .n = n}, err) < 0 ? -1 : move_logits(r, n, err);
+            break;
+        case NODE_COPY:
+            rc = all(r, copy_block, (struct step){.from = (int32_t)first, .to = (int32_t)n}, err);
+            break;
+        case NODE_BEAT:
+            rc = r->nodes.group->ops->barrier(r->nodes.group, err);
+            break;
+        case NODE_BYE:
+            return r->nodes.group->ops->barrier(r->nodes.group, err);
+        }
+        if (rc < 0) {
+            return -1;
+        }
+    }
+}
+
 /* ---- steps ---- */
 
 /* n rows of the logits in memory from `first` on, from the device to where the host reads them. */
@@ -82,7 +144,8 @@ int runner_run(struct runner *r, struct error *err) {
     n = n < most ? n : most;
     r->logits_first = r->logits_end = 0;
     decoder_pad(r->decoder, &batch);
-    if (all(r, forward, (struct step){.batch = &batch}, err) < 0 ||
+    if (tell(r, NODE_STEP, &batch, 0, 0, err) < 0 || all(r, forward, (struct step){.batch = &batch}, err) < 0 ||
+        move_logits(r, n, err) < 0 ||
         (!r->ops->choose && fetch_logits(r, 0, n, err) < 0)) {
         return -1;
     }
@@ -106,7 +169,9 @@ int runner_chosen(struct runner *r, int32_t *tokens, size_t n, struct error *err
 }
 
 int runner_copy_block(struct runner *r, int32_t from, int32_t to, struct error *err) {
-    return all(r, copy_block, (struct step){.from = from, .to = to}, err);
+    return tell(r, NODE_COPY, NULL, (size_t)from, (size_t)to, err) < 0
+               ? -1
+               : all(r, copy_block, (struct step){.from = from, .to = to}, err);
 }
 
 int runner_sync(struct runner *r, struct error *err) {
@@ -118,7 +183,8 @@ int runner_get_logits(struct runner *r, size_t i, const float **out, struct erro
         size_t most = r->decoder->limits.max_logits, n = r->batch.n_logits - i;
         n = n < most ? n : most;
         r->logits_first = r->logits_end = i;
-        if (all(r, logits, (struct step){.first = i, .n = n}, err) < 0 ||
+        if (tell(r, NODE_LOGITS, NULL, i, n, err) < 0 || all(r, logits, (struct step){.first = i, .n = n}, err) < 0 ||
+            move_logits(r, n, err) < 0 ||
             (!r->ops->choose && fetch_logits(r, 0, n, err) < 0)) {
             return -1;
         }

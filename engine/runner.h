@@ -7,6 +7,7 @@
 
 #include "memory.h"
 #include "model/decoder.h"
+#include "nodes.h"
 #include "plan.h"
 #include "ranks.h"
 
@@ -26,6 +27,7 @@ struct rank {
     struct decoder decoder;
     int32_t *tokens;            /* [max_sequences] of other ranks than the first: what they chose, which is the same; owned */
     struct plan_input memory;
+    size_t own_blocks;          /* of KV, before other nodes had their say */
     size_t taken, reserved;     /* bytes of a device: at the last look; for its largest step */
     size_t used_weights, used_workspace, used_graphs; /* as planned, where a device does not tell */
 };
@@ -34,6 +36,7 @@ struct runner {
     struct rank *ranks; /* [n_ranks], owned */
     size_t n_ranks;
     struct ranks *threads;
+    struct nodes nodes;         /* of a pipeline; group NULL: all layers are in this process */
     struct engine_rank *reports; /* [n_ranks], owned: how they started */
     const struct backend_ops *ops; /* these four are rank 0's */
     struct backend *backend;
@@ -71,9 +74,13 @@ int runner_chosen(struct runner *r, int32_t *tokens, size_t n, struct error *err
 /* KV block `to` becomes a copy of `from`, in every layer; what was queued is done. */
 int runner_copy_block(struct runner *r, int32_t from, int32_t to, struct error *err);
 int runner_sync(struct runner *r, struct error *err);
+/* Of a pipeline: the leader makes sure that the other nodes are there, and lets them hear so. */
+int runner_beat(struct runner *r, struct error *err);
+/* Not the leader: do what it says until it says goodbye. */
+int runner_follow(struct runner *r, struct error *err);
 /* A step that fails cannot be followed by another: of several ranks, or on a device that works by itself. */
 static inline bool runner_is_fragile(const struct runner *r) {
-    return r->n_ranks > 1 || r->ops->ready != NULL;
+    return r->n_ranks > 1 || r->nodes.group != NULL || r->ops->ready != NULL;
 }
 /* Logits [vocab_size] of the i-th of batch.logit_rows after a run; valid until the next call. Rows that are not in
  * memory are computed, in place of what is. Best asked for in order. */

@@ -114,7 +114,7 @@ static int load_rank(void *arg, size_t i, struct error *err) {
     struct opening *o = arg;
     struct runner *r = o->r;
     struct rank *rank = &r->ranks[i];
-    bool alone = r->n_ranks == 1;
+    bool alone = r->n_ranks == 1 && !r->nodes.group;
     const struct load_progress progress = {i == 0 ? o->config->on_progress : NULL, o->config->progress_arg};
     return weights_load(&rank->weights, &r->model, r->file, o->format, alone ? NULL : &rank->shard, rank->host, progress,
                         rank->ops, rank->backend, err);
@@ -122,9 +122,10 @@ static int load_rank(void *arg, size_t i, struct error *err) {
 
 static int cut_model(struct opening *o, struct error *err) {
     struct runner *r = o->r;
+    size_t n_stages = r->nodes.group ? r->nodes.n_stages : 1;
     for (size_t i = 0; i < r->n_ranks; i++) {
         struct rank *rank = &r->ranks[i];
-        if (shard_make(&r->model, i, r->n_ranks, 0, 1, o->ff_unit, &rank->shard, err) < 0) {
+        if (shard_make(&r->model, i, r->n_ranks, r->nodes.stage, n_stages, o->ff_unit, &rank->shard, err) < 0) {
             return error_prefix(err, "%s", model_file_path(r->file));
         }
         shard_config(&r->model, &rank->shard, &rank->config);
@@ -256,8 +257,38 @@ static int plan_apart(struct runner *r, struct plan *out, struct error *err) {
     return 0;
 }
 
-static int plan_ranks(struct runner *r, struct plan *out, struct error *err) {
+static int plan_here(struct runner *r, struct plan *out, struct error *err) {
     return r->ranks[0].info.own_memory ? plan_apart(r, out, err) : plan_together(r, out, err);
+}
+
+/* The node with place for the fewest blocks rules over all, too. */
+static int plan_ranks(struct runner *r, struct plan *out, struct error *err) {
+    size_t n_blocks, length;
+    if (plan_here(r, out, err) < 0) {
+        return -1;
+    }
+    if (!r->nodes.group) {
+        return 0;
+    }
+    n_blocks = out->n_blocks;
+    length = out->max_model_len;
+    if (nodes_least(&r->nodes, &n_blocks, err) < 0 || nodes_least(&r->nodes, &length, err) < 0) {
+        return -1;
+    }
+    for (size_t i = 0; i < r->n_ranks; i++) {
+        struct plan_input *in = &r->ranks[i].memory;
+        size_t blocks = r->reports[i].kv_blocks;
+        in->kv_tokens = n_blocks * in->block_size;
+        in->max_model_len = length;
+        r->ranks[i].own_blocks = r->ranks[i].own_blocks ? r->ranks[i].own_blocks : blocks;
+    }
+    if (plan_here(r, out, err) < 0) {
+        return -1;
+    }
+    for (size_t i = 0; i < r->n_ranks; i++) {
+        r->reports[i].kv_blocks = r->ranks[i].own_blocks;
+    }
+    return 0;
 }
 
 static int open_decoder(void *arg, size_t i, struct error *err) {
@@ -270,8 +301,7 @@ static int open_decoder(void *arg, size_t i, struct error *err) {
                                           .kv_block_size = o->config->kv_block_size,
                                           .kv_dtype = o->kv_dtype,
                                           .max_context = r->kv.max_model_len};
-    const struct decoder_ranks ranks = {rank->group, &rank->shard, NULL};
-    struct decoder_ranks parts = ranks;
+    struct decoder_ranks parts = {.group = rank->group, .shard = &rank->shard, .stages = i == 0 ? r->nodes.group : NULL};
     size_t kv = rank->memory.token_bytes * r->kv.n_blocks * limits.kv_block_size, now;
     if (rank->decoder.ops) { /* the first rank is ahead of the others, who may write into its logits */
         return 0;
@@ -279,7 +309,7 @@ static int open_decoder(void *arg, size_t i, struct error *err) {
     if (i > 0 && rank->group->ops->shared_memory) {
         parts.logits = r->ranks[0].decoder.logits;
     }
-    if (decoder_open(&rank->decoder, &rank->config, &rank->weights, &limits, rank->group ? &parts : NULL, err) < 0 ||
+    if (decoder_open(&rank->decoder, &rank->config, &rank->weights, &limits, &parts, err) < 0 ||
         taken_since(rank, rank->memory.workspace_bytes + kv - rank->reserved, &now, err) < 0) {
         return -1;
     }
@@ -399,23 +429,25 @@ static void report(struct runner *r) {
         e->weight_bytes = rank->decoder.weights.bytes;
     }
     r->n_parameters = r->decoder->weights.n_parameters;
-    if (r->n_ranks > 1) { /* some are in several ranks */
+    if (r->n_ranks > 1 || r->nodes.group) { /* some are in several ranks, or in other nodes */
         r->n_parameters = roles_n_parameters(&r->model);
     }
 }
 
+static size_t timeout_ms(const struct engine_config *config) {
+    return (size_t)((config->rank_timeout > 0 ? config->rank_timeout : DEFAULT_TIMEOUT) * 1e3) + 1;
+}
+
 static int open_threads(struct runner *r, const struct engine_config *config, struct error *err) {
-    size_t n = r->n_ranks;
-    double timeout = config->rank_timeout > 0 ? config->rank_timeout : DEFAULT_TIMEOUT;
-    size_t timeout_ms = (size_t)(timeout * 1e3) + 1;
+    size_t n = r->n_ranks, timeout = timeout_ms(config);
     struct collective *hosts[COLLECTIVE_MAX_RANKS];
     r->ranks = calloc(n, sizeof *r->ranks);
     r->reports = calloc(n, sizeof *r->reports);
     if (!r->ranks || !r->reports) {
         return error_memory(err);
     }
-    if (ranks_open(n, timeout_ms, &r->threads, err) < 0 ||
-        (n > 1 && collective_open_threads(n, timeout_ms, hosts, err) < 0)) {
+    if (ranks_open(n, timeout, &r->threads, err) < 0 ||
+        (n > 1 && collective_open_threads(n, timeout, hosts, err) < 0)) {
         return -1;
     }
     for (size_t i = 0; n > 1 && i < n; i++) {
@@ -423,6 +455,23 @@ static int open_threads(struct runner *r, const struct engine_config *config, st
     }
     ranks_set_group(r->threads, r->ranks[0].host);
     return 0;
+}
+
+/* Of a pipeline: the other processes, who have to have been started for the same. */
+static int open_nodes(struct runner *r, const struct opening *o, struct error *err) {
+    const struct model_config *m = &r->model;
+    const struct engine_config *c = o->config;
+    if (c->pipeline_parallel <= 1) {
+        return nodes_none(err);
+    }
+    const uint64_t model[] = {m->n_layers, m->n_embd, m->n_heads, m->n_kv_heads, m->head_dim, m->n_ff, m->vocab_size};
+    const uint64_t settings[] = {r->max_rows, r->max_sequences, c->kv_block_size, (uint64_t)o->kv_dtype, (uint64_t)o->format,
+                                 o->max_logits, c->max_model_len, c->kv_tokens};
+    return nodes_open(c->pipeline_parallel, &r->nodes, err) < 0 ||
+                   nodes_must_agree(&r->nodes, model, sizeof model / sizeof model[0], "model", err) < 0 ||
+                   nodes_must_agree(&r->nodes, settings, sizeof settings / sizeof settings[0], "setting of the engine", err) < 0
+               ? -1
+               : 0;
 }
 
 static int open_all(struct runner *r, const struct engine_config *config, size_t max_logits, size_t available,
@@ -433,7 +482,7 @@ static int open_all(struct runner *r, const struct engine_config *config, size_t
         weights_format_parse(config->weights, &o.format, err) < 0 ||
         (available == 0 && memory_available(&o.available, err) < 0) ||
         model_file_open(config->model, &r->file, err) < 0 || model_config_load(r->file, &r->model, err) < 0 ||
-        (r->n_ranks > 1 && shard_ff_unit(r->file, &r->model, o.format, &o.ff_unit, err) < 0) ||
+        open_nodes(r, &o, err) < 0 || (r->n_ranks > 1 && shard_ff_unit(r->file, &r->model, o.format, &o.ff_unit, err) < 0) ||
         open_threads(r, config, err) < 0 || cut_model(&o, err) < 0 || open_devices(&o, err) < 0) {
         return -1;
     }
@@ -448,6 +497,15 @@ static int open_all(struct runner *r, const struct engine_config *config, size_t
     tell_progress(r, config);
     if (open_batch(r, &r->ranks[0], &r->batch, err) < 0 || open_host_logits(r, err) < 0) {
         return -1;
+    }
+    if (r->nodes.group) {
+        if (r->backend_info.own_memory) {
+            return error_set_param(err, ERROR_UNSUPPORTED, "pipeline_parallel", "stages on GPUs are not supported yet");
+        }
+        if (nodes_reserve(&r->nodes, r->max_rows, r->max_sequences, r->batch.max_blocks, err) < 0) {
+            return -1;
+        }
+        nodes_are_loaded(&r->nodes, timeout_ms(config));
     }
     r->load_seconds[ENGINE_LOAD_MEMORY] = clock_lap(&since);
     if (ranks_run(r->threads, warm_up, &o, false, err) < 0) {
@@ -511,6 +569,11 @@ void runner_close(struct runner *r) {
     if (!r) {
         return;
     }
+    if (r->nodes.group && r->nodes.stage == 0 && r->nodes.message) { /* who is lost, or was never there, is not waited for long */
+        r->nodes.group->deadline_ms = r->nodes.group->deadline_ms < 2000 ? r->nodes.group->deadline_ms : 2000;
+        (void)(nodes_tell(&r->nodes, NODE_BYE, NULL, 0, 0, 0, &ignored) < 0 ||
+               r->nodes.group->ops->barrier(r->nodes.group, &ignored) < 0);
+    }
     if (r->threads && ranks_lost(r->threads)) { /* one is still at work in all this: it is left as it is, and the process ends */
         ranks_close(r->threads);
         *r = (struct runner){0};
@@ -526,6 +589,7 @@ void runner_close(struct runner *r) {
             r->ranks[i].host->ops->close(r->ranks[i].host);
         }
     }
+    nodes_close(&r->nodes);
     free(r->ranks);
     free(r->reports);
     model_file_close(r->file); /* last: weights may lie in its mapping */

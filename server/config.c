@@ -61,8 +61,11 @@ static const struct setting rows[] = {
      .flags = SETTING_ENGINE,
      .help = "ranks that share each layer, a GPU each (device cuda:N: that one and those behind it), or on a CPU a share of its "
              "threads; as many as the model's heads go to (inferd plan lists them)"},
+    {AT(pipeline_parallel), SETTING_INT, .initial = "1", .min = 1, .max = COLLECTIVE_MAX_RANKS, .alias = "pp", .group = "Machine",
+     .flags = SETTING_ENGINE,
+     .help = "processes that share the layers, started together by mpirun or srun, one a node; the first alone listens. On CPUs as yet"},
     {AT(rank_timeout), SETTING_SECONDS, .initial = "30", .min = 0.1, .max = 3600, .group = "Machine", .flags = SETTING_ENGINE,
-     .help = "time that ranks wait for one of them before the device counts as lost"},
+     .help = "time that ranks and nodes wait for one of them before the device counts as lost"},
     {AT(cpu_variant), SETTING_CHOICE, .initial = "auto", .choices = "auto generic avx2 avx512 vnni amx", .group = "Machine",
      .flags = SETTING_ENGINE, .help = "CPU instructions to use"},
     {AT(weights), SETTING_CHOICE, .initial = "auto", .choices = "auto int8 int8-weight-only bf16", .group = "Machine",
@@ -358,6 +361,7 @@ void config_engine(const struct config *c, struct engine_config *out) {
     out->kv_dtype = c->kv_dtype;
     out->threads = c->threads;
     out->tensor_parallel = c->tensor_parallel;
+    out->pipeline_parallel = c->pipeline_parallel;
     out->rank_timeout = c->rank_timeout;
     out->max_model_len = c->max_model_len;
     out->max_sequences = c->max_sequences;

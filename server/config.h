@@ -42,6 +42,7 @@ struct config {
     char *cpu_variant; /* "auto", "generic", "avx2", "avx512", "vnni", "amx" */
     size_t threads;    /* 0 = all the process may use */
     size_t tensor_parallel; /* ranks */
+    size_t pipeline_parallel; /* processes */
     double rank_timeout;    /* s */
     size_t max_model_len;
     size_t max_sequences;

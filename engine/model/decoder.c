@@ -150,6 +150,7 @@ int decoder_open(struct decoder *d, const struct model_config *config, struct we
     *weights = (struct weights){0};
     if (ranks) {
         made.group = ranks->group;
+        made.stages = ranks->stages;
         made.shard = *ranks->shard;
     } else {
         shard_whole(config, &made.shard);
@@ -320,6 +321,31 @@ static int attention_block(struct decoder *d, const struct decoder_batch *b, siz
     return op->attention(be, &args, err);
 }
 
+/* The stream at the beginning of this stage: of the tokens, or what the stage before computed, which comes to rank 0. */
+static int begin_stream(struct decoder *d, const struct decoder_batch *b, struct error *err) {
+    const struct model_config *c = &d->config;
+    size_t E = c->n_embd, bytes = b->rows * E * sizeof(float);
+    if (d->shard.stage > 0) {
+        TRY(d->stages ? d->stages->ops->recv(d->stages, d->x, bytes, d->shard.stage - 1, err) : 0);
+        return d->group ? d->group->ops->broadcast(d->group, d->x, bytes, 0, err) : 0;
+    }
+    TRY(d->ops->embed(d->backend, d->x, E, &d->weights.embed, b->token_ids, b->rows,
+                      c->arch->embed_scaled ? sqrtf((float)E) : 1.0f, err));
+    return all_reduce(d, d->x, DTYPE_F32, b->rows * E, err); /* one rank has the token, the others zeros */
+}
+
+/* The stream goes to the next stage. What is still in delta is added to it by a norm whose result nobody reads. */
+static int pass_stream(struct decoder *d, size_t rows, const float *post, struct error *err) {
+    size_t E = d->config.n_embd;
+    const struct layer_weights *last = &d->weights.layers[d->config.n_layers - 1];
+    TRY(join_stream(d, (struct input){d->h, E, NULL}, d->x, post, last->ffn_norm, rows, err));
+    return d->stages ? d->stages->ops->send(d->stages, d->x, rows * E * sizeof(float), d->shard.stage + 1, err) : 0;
+}
+
+static bool is_last_stage(const struct decoder *d) {
+    return d->shard.stage + 1 == d->shard.n_stages;
+}
+
 /* The pass itself, b's arrays where the operations read them; the head's input for all logit_rows is left in h. */
 static int forward_layers(struct decoder *d, const struct decoder_batch *b, struct error *err) {
     const struct backend_ops *op = d->ops;
@@ -332,9 +358,7 @@ static int forward_layers(struct decoder *d, const struct decoder_batch *b, stru
     void *attn = d->attn, *gate = d->gate_up, *up = column(d, d->gate_up, F);
     const float *post = NULL; /* of the layer before: what it computed is in delta, and nobody has added it to x yet */
 
-    TRY(op->embed(be, x, E, &d->weights.embed, b->token_ids, rows, c->arch->embed_scaled ? sqrtf((float)E) : 1.0f,
-                  err));
-    TRY(all_reduce(d, x, DTYPE_F32, rows * E, err)); /* one rank has the token, the others zeros */
+    TRY(begin_stream(d, b, err));
 
     for (size_t l = 0; l < c->n_layers; l++) {
         const struct layer_weights *w = &d->weights.layers[l];
@@ -352,7 +376,7 @@ static int forward_layers(struct decoder *d, const struct decoder_batch *b, stru
                    : join_stream(d, attn_in, x, post, w->attn_norm, rows, err));
         TRY(observe(d, DECODER_INPUT_QKV, d->h, E, rows, E, err));
         TRY(attention_block(d, b, l, &attn_in, qkv, err));
-        if (l + 1 == c->n_layers && b->n_logits < rows) {
+        if (l + 1 == c->n_layers && is_last_stage(d) && b->n_logits < rows) {
             /* Behind the last attention, only rows whose logits are asked for matter. */
             if (b->n_logits == 0) {
                 return 0;
@@ -377,6 +401,9 @@ static int forward_layers(struct decoder *d, const struct decoder_batch *b, stru
         TRY(linear(d, down_in, rows, &down, 1, err));
         post = w->post_ffn_norm;
     }
+    if (!is_last_stage(d)) {
+        return pass_stream(d, rows, post, err);
+    }
     return join_stream(d, (struct input){d->h, E, NULL}, x, post, d->weights.output_norm, rows, err);
 }
 
@@ -387,7 +414,7 @@ static int head(struct decoder *d, size_t first, size_t n, struct error *err) {
     bool gathered = d->part != NULL;
     const struct linear_part part = {w, NULL, gathered ? d->part : d->logits + d->shard.vocab.first,
                                      gathered ? padded : d->logits_ld, DTYPE_F32};
-    if (n == 0) {
+    if (n == 0 || !is_last_stage(d)) {
         return 0;
     }
     TRY(w->n > 0 ? d->ops->linear(d->backend, column(d, d->h, first * E), E, n, &part, 1, err) : 0);

@@ -42,9 +42,10 @@ struct decoder_limits {
 
 /* The ranks that have the other parts of the model; NULL in place of it: there are none. */
 struct decoder_ranks {
-    struct collective *group; /* on device memory; must outlive the decoder */
+    struct collective *group; /* on device memory; must outlive the decoder. NULL: it has all of its layers */
     const struct shard *shard;
     float *logits; /* of a group with shared memory: rank 0's, NULL for rank 0 itself */
+    struct collective *stages; /* of a pipeline, the processes that have the other layers: of rank 0 alone. Else NULL */
 };
 
 struct decoder_graphs; /* model/decoder_graph.h */
@@ -54,6 +55,7 @@ struct decoder {
     struct backend *backend;
     struct model_config config; /* with the heads, features and layers of this rank */
     struct collective *group;   /* NULL: it is alone */
+    struct collective *stages;  /* NULL: it has all layers, or is not the rank that speaks to other stages */
     struct shard shard;
     struct weights weights;
     struct rope_table rope, rope_local; /* local: for the sliding layers of an architecture that has one */

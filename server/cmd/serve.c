@@ -4,10 +4,13 @@
 #include "reload.h"
 #include "server.h"
 
+#include <inferd/engine.h>
 #include <inferd/log.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 struct serve_options {
     bool check_config, print_config;
@@ -77,6 +80,37 @@ static int reread(void *arg, struct config *out, struct buf *warnings, struct er
     return cmd_config_again(a->line, a->flags, out, warnings, err);
 }
 
+/* Whoever stops a job tells all its processes. A follower goes with its leader, who ends what it has begun; told again, at once. */
+static void on_stop(int signal) {
+    static volatile sig_atomic_t told;
+    (void)signal;
+    if (told) {
+        _exit(0);
+    }
+    told = 1;
+}
+
+static void say_following(void *arg) {
+    const struct config *c = arg;
+    log_info("node %zu of %zu follows the leader, which alone listens", engine_node(), c->pipeline_parallel);
+}
+
+/* A node that is not the leader: a stage of the model, and no address. */
+static int follow(const struct config *c, struct error *err) {
+    struct engine_config e;
+    struct sigaction action = {.sa_handler = on_stop, .sa_flags = SA_RESTART};
+    config_engine(c, &e);
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGINT, &action, NULL);
+    log_info("loading stage %zu of %zu of %s", engine_node() + 1, c->pipeline_parallel, c->model);
+    if (engine_follow(&e, say_following, (void *)(uintptr_t)c, err) != 0) {
+        config_engine_refused(err);
+        return -1;
+    }
+    log_info("stopped, as the leader did");
+    return 0;
+}
+
 static int serve(const struct serve_options *o, const struct config *c, struct again *arg, struct error *err) {
     if (o->print_config) {
         return print_config(c, err);
@@ -94,7 +128,7 @@ static int serve(const struct serve_options *o, const struct config *c, struct a
     if (config_null_warning(c)) {
         log_warn("%s", config_null_warning(c));
     }
-    return server_run(c, reread, arg, err);
+    return c->pipeline_parallel > 1 && engine_node() > 0 ? follow(c, err) : server_run(c, reread, arg, err);
 }
 
 /* Why it ended, as a line of the log where that is for programs to read. */

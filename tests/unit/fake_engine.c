@@ -459,3 +459,12 @@ int engine_inspect(const char *path, bool json, struct buf *out, struct error *e
     (void)out;
     return error_set(err, ERROR_UNSUPPORTED, "there is nothing to inspect in a fake engine");
 }
+
+size_t engine_node(void) {
+    return 0;
+}
+
+int engine_follow(const struct engine_config *config, void (*started)(void *arg), void *arg, struct error *err) {
+    (void)config, (void)started, (void)arg;
+    return error_set(err, ERROR_UNSUPPORTED, "the fake engine leads nobody");
+}

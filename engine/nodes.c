@@ -1,0 +1,232 @@
+#include "nodes.h"
+
+#include "base/checked.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LOADING_MS 600000 /* between the first and the last that has loaded its stage */
+
+/* ---- how it was started ---- */
+
+static size_t number(const char *text) {
+    char *end;
+    unsigned long n = text && text[0] >= '0' && text[0] <= '9' ? strtoul(text, &end, 10) : 0;
+    return n > 0 && *end == '\0' && n <= 1u << 20 ? n : 0;
+}
+
+void node_start_from(const char *(*get)(const char *name), struct node_start *out) {
+    static const struct {
+        const char *by, *size, *rank;
+    } starters[] = {
+        {"LeaderWorkerSet", "LWS_GROUP_SIZE", "LWS_WORKER_INDEX"},
+        {"MPI", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
+        {"MPI", "PMI_SIZE", "PMI_RANK"},
+        {"Slurm", "SLURM_NTASKS", "SLURM_PROCID"},
+    };
+    *out = (struct node_start){.size = 1};
+    for (size_t i = 0; i < sizeof starters / sizeof starters[0]; i++) {
+        size_t size = number(get(starters[i].size));
+        if (size > 1) {
+            *out = (struct node_start){starters[i].by, number(get(starters[i].rank)), size};
+            return;
+        }
+    }
+}
+
+static const char *from_environment(const char *name) {
+    return getenv(name);
+}
+
+size_t nodes_own_number(void) {
+    struct node_start start;
+    node_start_from(from_environment, &start);
+    return start.rank;
+}
+
+int nodes_open(size_t n_stages, struct nodes *out, struct error *err) {
+    struct node_start start;
+    struct collective *group;
+    node_start_from(from_environment, &start);
+    if (!start.by || start.size != n_stages) {
+        return start.by ? error_set_param(err, ERROR_INVALID, "pipeline_parallel",
+                                          "pipeline_parallel is %zu, but %s started %zu processes", n_stages, start.by, start.size)
+                        : error_set_param(err, ERROR_INVALID, "pipeline_parallel",
+                                          "pipeline_parallel is %zu: that many processes have to be started together, by mpirun or srun",
+                                          n_stages);
+    }
+    if (strcmp(start.by, "LeaderWorkerSet") == 0) {
+        return error_set_param(err, ERROR_UNSUPPORTED, "pipeline_parallel",
+                               "nodes of a LeaderWorkerSet are not supported yet; mpirun and srun are");
+    }
+    if (collective_open_mpi(NULL, LOADING_MS, &group, err) < 0) {
+        return -1;
+    }
+    if (group->size != n_stages) {
+        error_set_param(err, ERROR_INVALID, "pipeline_parallel", "pipeline_parallel is %zu, but MPI knows of %zu processes",
+                        n_stages, group->size);
+        group->ops->close(group);
+        return -1;
+    }
+    *out = (struct nodes){.group = group, .stage = group->rank, .n_stages = n_stages};
+    return 0;
+}
+
+int nodes_none(struct error *err) {
+    struct node_start start;
+    node_start_from(from_environment, &start);
+    if (start.by && strcmp(start.by, "MPI") == 0) { /* a job of Slurm may have tasks that have nothing to do with us */
+        return error_set_param(err, ERROR_INVALID, "pipeline_parallel", "MPI started %zu processes, but pipeline_parallel is 1",
+                               start.size);
+    }
+    return 0;
+}
+
+void nodes_close(struct nodes *n) {
+    if (n->group) {
+        n->group->ops->close(n->group);
+    }
+    free(n->message);
+    *n = (struct nodes){0};
+}
+
+void nodes_are_loaded(struct nodes *n, size_t timeout_ms) {
+    n->group->deadline_ms = timeout_ms;
+}
+
+/* ---- what all have to agree on ---- */
+
+int nodes_must_agree(struct nodes *n, const uint64_t *numbers, size_t count, const char *what, struct error *err) {
+    uint64_t *all = calloc(count * n->n_stages, sizeof *all);
+    if (!all) {
+        return error_memory(err);
+    }
+    int rc = n->group->ops->all_gather(n->group, numbers, count * sizeof *numbers, all, err);
+    for (size_t i = 1; rc == 0 && i < n->n_stages; i++) {
+        if (memcmp(all, all + i * count, count * sizeof *all) != 0) {
+            rc = error_set(err, ERROR_INVALID, "node %zu was started with another %s than node 0", i, what);
+        }
+    }
+    free(all);
+    return rc;
+}
+
+int nodes_least(struct nodes *n, size_t *x, struct error *err) {
+    size_t all[COLLECTIVE_MAX_RANKS];
+    if (n->n_stages > COLLECTIVE_MAX_RANKS) {
+        return error_set_param(err, ERROR_INVALID, "pipeline_parallel", "pipeline_parallel is at most %d", COLLECTIVE_MAX_RANKS);
+    }
+    if (n->group->ops->all_gather(n->group, x, sizeof *x, all, err) < 0) {
+        return -1;
+    }
+    for (size_t i = 0; i < n->n_stages; i++) {
+        *x = all[i] < *x ? all[i] : *x;
+    }
+    return 0;
+}
+
+/* ---- tasks ---- */
+
+/* The arrays follow where there are any: of used_blocks entries a sequence. */
+struct header {
+    uint32_t task, rows, n_sequences, n_logits, n_copies, used_blocks;
+    uint64_t first, count;
+};
+
+struct part {
+    int32_t *array;
+    size_t n, stride, lines; /* lines of n entries, stride apart */
+};
+
+/* Where the arrays of a step lie, in the order in which they are sent. */
+#define N_PARTS 9
+static void parts_of(const struct decoder_batch *b, size_t used, struct part parts[N_PARTS]) {
+    parts[0] = (struct part){b->token_ids, b->rows, 0, 1};
+    parts[1] = (struct part){b->positions, b->rows, 0, 1};
+    parts[2] = (struct part){b->slot_mapping, b->rows, 0, 1};
+    parts[3] = (struct part){b->cu_seqlens, b->n_sequences + 1, 0, 1};
+    parts[4] = (struct part){b->context_lens, b->n_sequences, 0, 1};
+    parts[5] = (struct part){b->block_tables, used, b->max_blocks, b->n_sequences};
+    parts[6] = (struct part){b->logit_rows, b->n_logits, 0, 1};
+    parts[7] = (struct part){b->copy_from, b->n_copies, 0, 1};
+    parts[8] = (struct part){b->copy_to, b->n_copies, 0, 1};
+}
+
+static size_t message_length(const struct decoder_batch *b, size_t used) {
+    return 3 * b->rows + 2 * b->n_sequences + 1 + used * b->n_sequences + b->n_logits + 2 * b->n_copies;
+}
+
+int nodes_reserve(struct nodes *n, size_t max_rows, size_t max_sequences, size_t max_blocks, struct error *err) {
+    size_t blocks, rest = 4 * max_rows + 4 * max_sequences + 1;
+    if (!checked_mul(max_blocks, max_sequences, &blocks) || !checked_add(blocks, rest, &n->capacity)) {
+        return error_memory(err);
+    }
+    n->message = calloc(n->capacity, sizeof *n->message);
+    return n->message ? 0 : error_memory(err);
+}
+
+static void copy_parts(const struct decoder_batch *b, size_t used, int32_t *message, bool out) {
+    struct part parts[N_PARTS];
+    parts_of(b, used, parts);
+    for (size_t i = 0; i < N_PARTS; i++) {
+        for (size_t line = 0; line < parts[i].lines; line++, message += parts[i].n) {
+            int32_t *array = parts[i].array + line * parts[i].stride;
+            if (parts[i].n > 0) {
+                memcpy(out ? message : array, out ? array : message, parts[i].n * sizeof *message);
+            }
+        }
+    }
+}
+
+int nodes_tell(struct nodes *n, enum node_task task, const struct decoder_batch *b, size_t block_size, size_t first,
+               size_t count, struct error *err) {
+    struct header h = {.task = (uint32_t)task, .first = first, .count = count};
+    size_t length = 0;
+    if (task == NODE_STEP) {
+        size_t longest = 0;
+        for (size_t i = 0; i < b->n_sequences; i++) {
+            longest = (size_t)b->context_lens[i] > longest ? (size_t)b->context_lens[i] : longest;
+        }
+        h.used_blocks = (uint32_t)((longest + block_size - 1) / block_size);
+        h.rows = (uint32_t)b->rows;
+        h.n_sequences = (uint32_t)b->n_sequences;
+        h.n_logits = (uint32_t)b->n_logits;
+        h.n_copies = (uint32_t)b->n_copies;
+        length = message_length(b, h.used_blocks);
+        if (length > n->capacity) {
+            return error_set(err, ERROR_INTERNAL, "a step is larger than the largest");
+        }
+        copy_parts(b, h.used_blocks, n->message, true);
+    }
+    return n->group->ops->broadcast(n->group, &h, sizeof h, 0, err) < 0 ||
+                   (length > 0 && n->group->ops->broadcast(n->group, n->message, length * sizeof *n->message, 0, err) < 0)
+               ? -1
+               : 0;
+}
+
+int nodes_hear(struct nodes *n, enum node_task *task, struct decoder_batch *b, size_t *first, size_t *count,
+               struct error *err) {
+    struct header h;
+    if (n->group->ops->broadcast(n->group, &h, sizeof h, 0, err) < 0) {
+        return -1;
+    }
+    if (h.task == NODE_STEP) {
+        b->rows = h.rows;
+        b->n_sequences = h.n_sequences;
+        b->n_logits = h.n_logits;
+        b->n_copies = h.n_copies;
+        size_t length = message_length(b, h.used_blocks);
+        if (h.used_blocks > b->max_blocks || length > n->capacity) {
+            return error_set(err, ERROR_INTERNAL, "the leader's step is larger than the largest");
+        }
+        if (n->group->ops->broadcast(n->group, n->message, length * sizeof *n->message, 0, err) < 0) {
+            return -1;
+        }
+        copy_parts(b, h.used_blocks, n->message, false);
+    }
+    *task = (enum node_task)h.task;
+    *first = h.first;
+    *count = h.count;
+    return 0;
+}
