@@ -36,7 +36,7 @@ static size_t parse_bytes(const char *text) {
 }
 
 static const char *const call_names[EMU_CALLS] = {"malloc", "host_alloc",   "launch", "copy",
-                                                  "sync",   "graph_launch", "create", "matmul"};
+                                                  "sync",   "graph_launch", "create", "matmul", "collective"};
 
 /* A broken INFERD_EMU is a mistake in a test: it ends the program. */
 static void bad_environment(const std::string &item) {
@@ -243,6 +243,7 @@ cudaError_t emu_configure(const struct emu_options *options) {
         }
         end_device(r, lock, int(i));
     }
+    r.nccl = nullptr;
     r.execs.clear();
     r.graphs.clear();
     r.injections.clear();

@@ -66,6 +66,7 @@ enum emu_call {
     EMU_CALL_GRAPH_LAUNCH, /* cudaGraphLaunch */
     EMU_CALL_CREATE,       /* streams, events, capture, graphs */
     EMU_CALL_MATMUL,       /* cublasLtMatmul */
+    EMU_CALL_COLLECTIVE,   /* of NCCL: each launch, also while a graph is recorded */
     EMU_CALLS
 };
 
@@ -80,6 +81,7 @@ void emu_inject_clear(void);
 struct emu_counts {
     uint64_t calls[EMU_CALLS];
     uint64_t kernels_run, graph_kernels_run; /* the latter by graphs */
+    uint64_t collectives;                    /* of NCCL, that took place: one for all its ranks */
     uint64_t copies_to_device, copies_to_host, copies_on_device, memsets;
     uint64_t bytes_to_device, bytes_to_host;
     uint64_t frees;
@@ -94,6 +96,9 @@ struct emu_counts {
 };
 void emu_get_counts(struct emu_counts *counts);
 void emu_reset_counts(void); /* those that only grow */
+
+/* From now on the communicators of this device report the error (of ncclResult_t), and what is queued with them does not end. */
+void emu_fail_nccl(int device, int result);
 
 /* The sentence about the last call that was refused, or fault, in any thread. "": none. */
 void emu_get_report(char *text, size_t size);

@@ -47,7 +47,7 @@ cudaError_t capture_node(Runtime &r, Stream &s, Kind kind, const char *name, int
         return fail(r, cudaErrorStreamCaptureInvalidated, "%s: the capture was broken before", name);
     }
     Graph &g = *c.graph;
-    g.nodes.push_back({std::move(work), name, kind, device, touches, {s.tail.begin(), s.tail.end()}});
+    g.nodes.push_back({std::move(work), name, kind, device, touches, {s.tail.begin(), s.tail.end()}, nullptr});
     s.tail = {g.nodes.size() - 1};
     return cudaSuccess;
 }
@@ -75,6 +75,9 @@ static OpPtr queue_graph(Runtime &r, Stream &s, const Graph &g, const OpPtr &las
         }
         ops.push_back(add_op(r, n.device, n.kind, n.name, n.touches, n.work, needs.empty() ? before : needs));
         ops.back()->of_graph = true;
+        if (n.meet) {
+            n.meet(ops.back());
+        }
     }
     ops.insert(ops.end(), before.begin(), before.end());
     return add_op(r, s.device, Kind::join, "cudaGraphLaunch", 0, nullptr, ops);

@@ -24,7 +24,10 @@ namespace emu {
 using Lock = std::unique_lock<std::mutex>;
 using Work = std::function<cudaError_t(int device)>;
 
-enum class Kind { kernel, copy, memset, host_function, event, join };
+enum class Kind { kernel, copy, memset, host_function, event, join, meeting };
+
+struct Meeting;
+using MeetingPtr = std::shared_ptr<Meeting>;
 
 /* A piece of queued work. Done in any order that respects `needs`. */
 struct Op {
@@ -40,8 +43,21 @@ struct Op {
     bool done = false;
     double done_at = 0; /* seconds of the steady clock */
     uint64_t mark = 0;
+    std::vector<MeetingPtr> meetings; /* of Kind::meeting: all that it takes part in */
+    bool alone = false;               /* waits for no one: its own `work` is done, and it ends */
 };
 using OpPtr = std::shared_ptr<Op>;
+/* What an operation of Kind::meeting, when it is queued, takes part in: fills op->meetings. */
+using Meet = std::function<void(const OpPtr &op)>;
+
+/* What operations of several devices do together: at once, when all of them have come and are ready. One that does not come
+ * is waited for by the others without end. */
+struct Meeting {
+    size_t expected = 0; /* operations */
+    std::vector<OpPtr> ops;
+    std::function<cudaError_t()> work;
+    bool done = false;
+};
 
 struct Allocation {
     char *base = nullptr; /* first byte mapped; NULL: registered memory of the program */
@@ -60,6 +76,7 @@ struct Node {
     int device;
     uint32_t touches;
     std::vector<size_t> needs; /* earlier nodes */
+    Meet meet;                 /* of Kind::meeting */
 };
 
 struct Graph {
@@ -137,6 +154,7 @@ struct Runtime {
     std::unordered_map<cudaGraphExec_t, std::unique_ptr<GraphExec>> execs;
     std::unordered_map<uint64_t, OpPtr> pending;
     std::vector<CapturePtr> captures;
+    std::shared_ptr<void> nccl; /* communicators: nccl.cc */
     std::vector<Injection> injections;
     uint64_t seen[EMU_CALLS] = {};
     std::string trigger;
@@ -200,6 +218,8 @@ cudaError_t enqueue(Runtime &r, Lock &lock, Stream &s, Kind kind, const char *na
                     OpPtr *op = nullptr);
 OpPtr add_op(Runtime &r, int device, Kind kind, const char *name, uint32_t touches, Work work,
              const std::vector<OpPtr> &needs);
+/* The same for an operation that meets others. */
+cudaError_t enqueue_meeting(Runtime &r, Lock &lock, Stream &s, const char *name, Meet meet);
 void after_enqueue(Runtime &r, Lock &lock, OpPtr op); /* some of it may be done at once */
 /* Do work until op is done. Returns the sticky error of op's device. */
 cudaError_t wait_for(Runtime &r, Lock &lock, OpPtr op);

@@ -41,6 +41,7 @@ OpPtr add_op(Runtime &r, int device, Kind kind, const char *name, uint32_t touch
     if (op->unmet == 0) {
         r.devices[size_t(device)].ready.push_back(op);
     }
+    r.changed.notify_all(); /* somebody may wait for what comes to a meeting */
     return op;
 }
 
@@ -84,9 +85,52 @@ cudaError_t enqueue(Runtime &r, Lock &lock, Stream &s, Kind kind, const char *na
     return cudaSuccess;
 }
 
+cudaError_t enqueue_meeting(Runtime &r, Lock &lock, Stream &s, const char *name, Meet meet) {
+    if (s.capture) {
+        cudaError_t error = capture_node(r, s, Kind::meeting, name, s.device, 0, nullptr);
+        if (error == cudaSuccess) {
+            s.capture->graph->nodes.back().meet = std::move(meet);
+        }
+        return error;
+    }
+    if (r.options.no_kernels) {
+        return cudaSuccess;
+    }
+    std::vector<OpPtr> needs;
+    stream_needs(r, s, needs);
+    OpPtr made = s.last = add_op(r, s.device, Kind::meeting, name, 0, nullptr, needs);
+    meet(made);
+    after_enqueue(r, lock, made);
+    return cudaSuccess;
+}
+
 /* ---- doing ---- */
 
+/* Whether the meeting can take place. */
+static bool is_whole(Runtime &r, const Meeting &m) {
+    bool whole = !m.done && m.ops.size() == m.expected;
+    for (const OpPtr &op : m.ops) {
+        const Device &d = r.devices[size_t(op->device)];
+        whole = whole && op->unmet == 0 && !d.busy && d.sticky == cudaSuccess && !op->alone;
+    }
+    return whole;
+}
+
+static MeetingPtr meeting_of(Runtime &r, const OpPtr &op) {
+    for (const MeetingPtr &m : op->meetings) {
+        if (is_whole(r, *m)) {
+            return m;
+        }
+    }
+    return nullptr;
+}
+
+/* An operation that meets nobody any more keeps the others waiting. */
 static void finish(Runtime &r, const OpPtr &op) {
+    for (const MeetingPtr &m : op->meetings) {
+        m->expected = m->done ? m->expected : SIZE_MAX;
+    }
+    op->meetings.clear();
     op->done = true;
     op->done_at = now();
     op->work = nullptr;
@@ -122,10 +166,52 @@ static void hold_memory(Runtime &r, uint32_t wanted, int step) {
     }
 }
 
+static void drop_ready(Device &d, const OpPtr &op) {
+    auto at = std::find(d.ready.begin(), d.ready.end(), op);
+    if (at != d.ready.end()) {
+        d.ready.erase(at);
+    }
+}
+
+/* All of them are ready, their devices are free. The lock is released meanwhile. */
+static void hold_meeting(Runtime &r, Lock &lock, const MeetingPtr &m) {
+    std::vector<OpPtr> ops = m->ops;
+    uint32_t held = 0;
+    for (const OpPtr &op : ops) {
+        r.devices[size_t(op->device)].busy = true;
+        held |= devices_of(r, *op);
+    }
+    m->done = true;
+    hold_memory(r, held, 1);
+    r.counts.collectives++;
+    lock.unlock();
+    cudaError_t error = m->work();
+    lock.lock();
+    hold_memory(r, held, -1);
+    for (const OpPtr &op : ops) {
+        Device &d = r.devices[size_t(op->device)];
+        d.busy = false;
+        if (error != cudaSuccess && d.sticky == cudaSuccess) {
+            d.sticky = error;
+        }
+        bool all = std::all_of(op->meetings.begin(), op->meetings.end(), [](const MeetingPtr &other) { return other->done; });
+        if (all && !op->done) {
+            drop_ready(d, op);
+            finish(r, op);
+        }
+    }
+    r.changed.notify_all();
+}
+
 /* op is ready, its device is free. The lock is released meanwhile. */
 static void execute(Runtime &r, Lock &lock, OpPtr op) {
     Device &d = r.devices[size_t(op->device)];
-    d.ready.erase(std::find(d.ready.begin(), d.ready.end(), op));
+    MeetingPtr meeting = meeting_of(r, op);
+    if (meeting) {
+        hold_meeting(r, lock, meeting);
+        return;
+    }
+    drop_ready(d, op);
     if (op->work && d.sticky == cudaSuccess) {
         uint32_t held = devices_of(r, *op); /* peers may change meanwhile */
         d.busy = true;
@@ -170,7 +256,33 @@ static void mark_needed(Runtime &r, const OpPtr &op) {
                 stack.push_back(need.get());
             }
         }
+        for (const MeetingPtr &m : at->meetings) {
+            for (const OpPtr &other : m->ops) {
+                if (!other->done && other->mark != mark) {
+                    other->mark = mark;
+                    stack.push_back(other.get());
+                }
+            }
+        }
     }
+}
+
+/* Whether op waits for somebody who has not come to a meeting. */
+static bool stands_still(Runtime &r, const OpPtr &op) {
+    mark_needed(r, op);
+    for (const auto &p : r.pending) {
+        if (p.second->mark == r.mark && !p.second->alone) {
+            for (const MeetingPtr &m : p.second->meetings) {
+                bool dead = std::any_of(m->ops.begin(), m->ops.end(), [&r](const OpPtr &other) {
+                    return other->alone || r.devices[size_t(other->device)].sticky != cudaSuccess;
+                });
+                if (!m->done && (m->ops.size() != m->expected || dead)) {
+                    return true;
+                }
+            }
+        }
+    }
+    return false;
 }
 
 enum class Haste { needed, any, others };
@@ -183,7 +295,8 @@ static OpPtr choose(Runtime &r, const OpPtr &target, Haste haste) {
     }
     for (Device &d : r.devices) {
         for (const OpPtr &op : d.ready) {
-            if (!d.busy) {
+            bool can = op->kind != Kind::meeting || op->alone || d.sticky != cudaSuccess || meeting_of(r, op);
+            if (!d.busy && can) {
                 (target && op->mark == r.mark ? needed : others).push_back(op);
             }
         }
@@ -250,9 +363,24 @@ cudaError_t wait_for_device(Runtime &r, Lock &lock, int device) {
     return wait_for(r, lock, add_op(r, device, Kind::join, "", 0, nullptr, needs));
 }
 
+/* Everything that can be done, until op is; nobody waits here for a rank that has not come. */
+static void do_at_once(Runtime &r, Lock &lock, const OpPtr &op) {
+    while (!op->done) {
+        OpPtr next = choose(r, nullptr, Haste::any);
+        if (next) {
+            execute(r, lock, next);
+        } else if (stands_still(r, op)) {
+            break;
+        } else {
+            r.changed.wait(lock);
+        }
+    }
+    end_of_work(r);
+}
+
 void after_enqueue(Runtime &r, Lock &lock, OpPtr op) {
     if (r.options.order == EMU_ORDER_EAGER) {
-        wait_for(r, lock, op);
+        do_at_once(r, lock, op);
     } else if (r.options.order == EMU_ORDER_RANDOM && random_u64(r) % 16 == 0) {
         do_some(r, lock);
     }

@@ -8,13 +8,14 @@
 
 #include "machine.h"
 
+#include <atomic>
 #include <stdio.h>
 #include <string.h>
 
 extern "C" int emu_from_c(void);
 int child_of_test_errors(const char *name);
 
-static size_t checks, failures;
+static std::atomic<size_t> checks, failures;
 
 bool check(bool ok, const char *file, int line, const char *what) {
     checks++;
@@ -69,6 +70,7 @@ int main(int argc, char **argv) {
     test_capture();
     test_errors();
     test_cublaslt();
-    printf("%zu checks, %zu failed\n", checks, failures);
+    test_nccl();
+    printf("%zu checks, %zu failed\n", checks.load(), failures.load());
     return failures > 0;
 }

@@ -25,5 +25,6 @@ void test_streams();
 void test_capture();
 void test_errors();
 void test_cublaslt();
+void test_nccl();
 
 #endif
