@@ -35,11 +35,17 @@ using RoundPtr = std::shared_ptr<Round>;
 
 /* The ranks of one unique id. */
 struct Ranks {
-    int size = 0, come = 0;
-    std::vector<std::shared_ptr<Member>> members; /* by rank; null: not yet */
+    int size = 0, come = 0, left = 0;
+    std::vector<std::shared_ptr<Member>> members; /* by rank; null: not yet; empty once all have come */
     std::vector<int> ring;                        /* in which order sums go round */
     std::map<uint64_t, RoundPtr> rounds;          /* not complete yet, by number */
     std::map<std::pair<int, int>, std::deque<RoundPtr>> half; /* a send or a receive of (from, to) without the other */
+
+    void forget() { /* which members look at, as these at them */
+        members.clear();
+        rounds.clear();
+        half.clear();
+    }
 };
 
 struct Member {
@@ -59,6 +65,15 @@ struct Nccl {
     std::map<uint64_t, std::shared_ptr<Ranks>> ids;
     std::map<ncclComm_t, MemberPtr> comms;
     std::string last_error;
+
+    ~Nccl() {
+        for (auto &i : ids) {
+            i.second->forget();
+        }
+        for (auto &i : comms) {
+            i.second->ranks->forget();
+        }
+    }
 };
 
 struct Waiting {
@@ -460,9 +475,9 @@ static void free_memory(const MemberPtr &m) {
     cudaSetDevice(before);
 }
 
-static ncclResult_t join(Call &c, const std::shared_ptr<Ranks> &ranks, int size, int rank, MemberPtr *out) {
-    if (ranks->size != 0 && ranks->size != size) {
-        return refuse(c.r, ncclInvalidArgument, "ncclCommInitRank: %d ranks, and %d said another", size, ranks->size);
+static ncclResult_t join(Call &c, std::shared_ptr<Ranks> ranks, int size, int rank, MemberPtr *out) {
+    if (ranks->size != 0 && (ranks->size != size || ranks->come == ranks->size)) {
+        return refuse(c.r, ncclInvalidArgument, "ncclCommInitRank: %d ranks, and %d of %d are there", size, ranks->come, ranks->size);
     }
     ranks->size = size;
     ranks->members.resize(size_t(size));
@@ -480,6 +495,7 @@ static ncclResult_t join(Call &c, const std::shared_ptr<Ranks> &ranks, int size,
     m->device = current_device();
     ranks->members[size_t(rank)] = m;
     if (++ranks->come == size) {
+        ranks->members.clear();
         for (int i = 0; i < size; i++) {
             ranks->ring.push_back(i);
         }
@@ -502,6 +518,9 @@ static void let_go(Runtime &r, Member &m) {
         op->alone = op->alone || !op->done;
     }
     m.ops.clear();
+    if (++m.ranks->left == m.ranks->size) {
+        m.ranks->forget();
+    }
     r.changed.notify_all();
 }
 
