@@ -55,7 +55,7 @@ trap 'rm -rf "$work"' EXIT
 again=()
 [ ! -e "$build/build.ninja" ] || again=(--reconfigure)
 meson setup "${again[@]}" "$build" "$top" --prefix=/usr --sysconfdir=/etc --buildtype=release -Db_ndebug=true -Dtests=false \
-    "-Dcuda=$cuda" >"$work/meson.log" 2>&1 || {
+    "-Dcuda=$cuda" -Dmpi=disabled >"$work/meson.log" 2>&1 || {
     cat "$work/meson.log" >&2
     exit 1
 }
