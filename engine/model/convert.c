@@ -166,8 +166,8 @@ static int choose(const struct matrix *m, enum weights_format format, struct col
     bool four = m->scheme.bits == 4, blocks = packed && !m->g_idx && m->group % 32 == 0 && m->whole_k % 32 == 0;
     if (blocks && (format == WEIGHTS_AUTO || (format == WEIGHTS_INT8_WEIGHT_ONLY && !four)) &&
         (s.centred ? s.half_scales : four && s.half_offsets)) {
-        *how = whole ? BLOCKS : FLOATS;
-        w->dtype = *how == FLOATS ? DTYPE_BF16 : !four ? DTYPE_Q8_0 : s.centred ? DTYPE_Q4_0 : DTYPE_Q4_1;
+        *how = whole ? BLOCKS : PLAIN;
+        w->dtype = *how == PLAIN ? DTYPE_F32 : !four ? DTYPE_Q8_0 : s.centred ? DTYPE_Q4_0 : DTYPE_Q4_1;
     } else if (format == WEIGHTS_INT8_WEIGHT_ONLY && m->whole_k % 32 == 0) {
         *how = whole ? ROUND_BLOCKS : ROUND_PLAIN;
         w->dtype = *how == ROUND_PLAIN ? DTYPE_F32 : DTYPE_Q8_0;

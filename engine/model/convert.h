@@ -38,7 +38,7 @@ struct converted {
 /*
  * The file's pages are given back where they were converted. Of a part of a matrix (matrix_cut) `host` are the ranks that have
  * the other parts and convert them at the same time: they take one type for all, and for INT8 the scale of a whole row. NULL:
- * there are none. Where a part begins or ends within a block of its type it becomes F32, or BF16 of packed integers.
+ * there are none. Where a part begins or ends within a block of its type it becomes F32.
  */
 int matrix_convert(const struct matrix *m, const struct model_file *file, enum weights_format format, size_t threads,
                    struct collective *host, struct converted *out, struct error *err);

@@ -225,6 +225,143 @@ static void wrong_numbers(const char *model) {
     }
 }
 
+/* ---- the file ---- */
+
+/* What a shard computes with: the products of all its matrices, and its vectors; into out, returns how many numbers. */
+static size_t fingerprint(const struct weights *w, const struct model_config *c, float *out) {
+    static float x[512], y[512];
+    const struct backend_ops *ops = w->ops;
+    size_t n = 0;
+    struct error err;
+    for (size_t i = 0; i < 512; i++) {
+        x[i] = (float)(i % 7) - 3;
+    }
+    for (size_t l = 0; l < w->n_layers + 1; l++) {
+        const char *base = l < w->n_layers ? (const char *)&w->layers[l] : (const char *)w;
+        const struct role *roles = l < w->n_layers ? layer_roles : model_roles;
+        size_t n_roles = l < w->n_layers ? n_layer_roles : n_model_roles;
+        for (size_t r = 0; r < n_roles; r++) {
+            if (!role_is_present(&roles[r], c)) {
+                continue;
+            }
+            if (role_is_matrix(&roles[r])) {
+                const struct weight *m = (const struct weight *)(const void *)(base + roles[r].offset);
+                const struct linear_part part = {m, NULL, y, m->n, DTYPE_F32};
+                if (m->n == 0) { /* of another stage */
+                    continue;
+                }
+                CHECK(m->n <= 512 && m->k <= 512 && ops->linear(w->backend, x, m->k, 1, &part, 1, &err) == 0, "%s", roles[r].gguf);
+                memcpy(out + n, y, m->n * sizeof *y);
+                n += m->n;
+            } else {
+                const float *v = *(const float *const *)(const void *)(base + roles[r].offset);
+                out[n++] = v ? v[0] : 0;
+            }
+        }
+    }
+    return n;
+}
+
+static void load_part(const char *path, const struct shard *s, const struct model_config *c, float *out, size_t *n) {
+    const struct backend_ops *ops;
+    struct backend *b;
+    struct model_file *f;
+    struct weights w;
+    struct error err;
+    char why[BACKEND_WHY];
+    const struct backend_config config = {.threads = 1, .max_rows = 8};
+    *n = 0;
+    if (backend_open("cpu", NULL, &config, &ops, &b, why, &err) < 0 || model_file_open(path, &f, &err) < 0 ||
+        weights_load(&w, c, f, WEIGHTS_AUTO, s, NULL, (struct load_progress){NULL, NULL}, ops, b, &err) < 0) {
+        CHECK(false, "%s", err.message);
+        return;
+    }
+    *n = fingerprint(&w, c, out);
+    weights_unload(&w);
+    ops->close(b);
+    model_file_close(f);
+}
+
+/* Every byte of the tensor that is not of these rows and columns becomes part of a NaN. */
+static void spoil_others(FILE *file, long at, const struct tensor *t, struct range rows, struct range columns) {
+    const struct dtype_info *info = dtype_info(t->dtype);
+    size_t n = t->n_dims > 1 ? t->shape[0] : 1, row = t->size / n;
+    size_t begin = t->n_dims > 1 ? columns.first / info->block * info->bytes : 0;
+    size_t end = t->n_dims > 1 ? (columns.first + columns.n) / info->block * info->bytes : row;
+    for (size_t r = 0; r < n; r++) {
+        bool ours = t->n_dims == 1 || (r >= rows.first && r < rows.first + rows.n);
+        for (size_t i = 0; i < row; i++) {
+            if (!ours || i < begin || i >= end) {
+                fseek(file, at + (long)(r * row + i), SEEK_SET);
+                fputc(0xff, file);
+            }
+        }
+    }
+}
+
+/* A rank reads none of the others' bytes: it does not notice when they are spoilt. */
+static void only_own_bytes(const char *model) {
+    static float clean[1 << 16], spoilt[1 << 16];
+    char copy[80], command[200];
+    struct model_file *f;
+    struct model_config c;
+    struct error err;
+    snprintf(copy, sizeof copy, "%s.spoilt", model);
+    for (size_t i = 0; i < 4; i++) {
+        size_t n_ranks = i < 2 ? 2 : 4, rank = i % 2 ? n_ranks - 1 : 0, stages = i == 3 ? 3 : 1;
+        struct shard s;
+        size_t n, m;
+        snprintf(command, sizeof command, "cp %s %s", model, copy);
+        if (system(command) != 0 || model_file_open(model, &f, &err) < 0 || model_config_load(f, &c, &err) < 0 ||
+            shard_make(&c, rank, n_ranks, stages - 1, stages, 1, &s, &err) < 0) {
+            CHECK(false, "%s", err.message);
+            return;
+        }
+        FILE *file = fopen(copy, "r+b");
+        const char *base = model_file_tensor(f, 0)->data;
+        long begin = 0;
+        for (size_t t = 0; t < model_file_n_tensors(f); t++) { /* the first by address is where the data begins */
+            const char *data = model_file_tensor(f, t)->data;
+            base = data < base ? data : base;
+        }
+        fseek(file, 0, SEEK_END);
+        size_t data_bytes = 0;
+        for (size_t t = 0; t < model_file_n_tensors(f); t++) {
+            size_t end = (size_t)((const char *)model_file_tensor(f, t)->data - base) + model_file_tensor(f, t)->size;
+            data_bytes = end > data_bytes ? end : data_bytes;
+        }
+        begin = ftell(file) - (long)((data_bytes + 31) / 32 * 32);
+        for (int l = -1; l < (int)c.n_layers; l++) {
+            const struct role *roles = l < 0 ? model_roles : layer_roles;
+            for (size_t r = 0; r < (l < 0 ? n_model_roles : n_layer_roles); r++) {
+                char name[TENSOR_NAME_MAX];
+                struct range rows, columns;
+                if (!role_is_present(&roles[r], &c) || !role_is_matrix(&roles[r])) {
+                    continue;
+                }
+                role_name(&roles[r], &c, true, l, name);
+                const struct tensor *t = model_file_find(f, name);
+                bool ours = shard_tensor(&s, &c, &roles[r], l, &rows, &columns);
+                rows.n = ours ? rows.n : 0;
+                spoil_others(file, begin + (long)((const char *)t->data - base), t, rows, columns);
+            }
+        }
+        fclose(file);
+        model_file_close(f);
+        load_part(model, &s, &c, clean, &n);
+        load_part(copy, &s, &c, spoilt, &m);
+        CHECK(n > 0 && n == m && memcmp(clean, spoilt, n * sizeof clean[0]) == 0, "rank %zu of %zu, %zu stages: it read of others", rank,
+              n_ranks, stages);
+        for (size_t j = 0; j < n; j++) {
+            if (isnan(spoilt[j])) {
+                CHECK(false, "rank %zu of %zu: a NaN", rank, n_ranks);
+                break;
+            }
+        }
+    }
+    unlink(copy);
+}
+
 /* ---- faults ---- */
 
 static long stall_ms;
@@ -276,6 +413,7 @@ static void on_model(const char *architecture, uint64_t seed) {
     RUN(logits_are_the_same, path, "int8-weight-only", "f16", 1e-3);
     RUN(logits_are_the_same, path, "int8", "int8", 0);
     RUN(company_changes_nothing, path);
+    RUN(only_own_bytes, path);
     if (strcmp(architecture, "llama") == 0) {
         RUN(wrong_numbers, path);
         RUN(a_rank_stalls, path, 800, "did not come within");

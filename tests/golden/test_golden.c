@@ -256,6 +256,7 @@ int main(int argc, char **argv) {
     config.model = model;
     config.kv_tokens = config.max_model_len = MAX_TOKENS;
     config.cpu_variant = getenv("INFERD_TEST_VARIANT");
+    config.tensor_parallel = getenv("INFERD_TEST_RANKS") ? strtoul(getenv("INFERD_TEST_RANKS"), NULL, 10) : 1;
     if (text_open(model, &text, &err) < 0 || runner_open(&r, &config, CHUNK, &err) < 0) {
         fprintf(stderr, "%s\n", err.message);
         return 1;

@@ -75,7 +75,7 @@ static void compare(void *arg, size_t position, const float *logits) {
     c->at++;
 }
 
-static int check_case(const char *folder, const cJSON *c, const char *variant) {
+static int check_case(const char *folder, const cJSON *c, const char *variant, size_t ranks) {
     struct engine_config config;
     struct runner r;
     struct sampler sampler;
@@ -90,6 +90,7 @@ static int check_case(const char *folder, const cJSON *c, const char *variant) {
     config.model = folder;
     config.threads = 2;
     config.cpu_variant = variant;
+    config.tensor_parallel = ranks;
     config.kv_tokens = 128;
     if (!write_model(folder, c) || runner_open(&r, &config, MAX_LOGITS, &err) < 0) {
         printf("FAIL %s: %s\n", get(c, "name")->valuestring, err.message);
@@ -110,8 +111,8 @@ static int check_case(const char *folder, const cJSON *c, const char *variant) {
                                  .sampler = &sampler};
         if (runner_evaluate(&r, ids, n, chunks[i], compare, &got, &err) < 0 ||
             got.at != cJSON_GetArraySize(got.positions) || !(got.worst < LIMIT) || !(got.worst_score < SCORE_LIMIT)) {
-            printf("FAIL %s in chunks of %zu: relative difference of the logits %g, difference of a logprob %g\n",
-                   get(c, "name")->valuestring, chunks[i], got.worst, got.worst_score);
+            printf("FAIL %s in chunks of %zu on %zu ranks: relative difference of the logits %g, difference of a logprob %g\n",
+                   get(c, "name")->valuestring, chunks[i], ranks, got.worst, got.worst_score);
             failures++;
         } else if (i == 0) {
             printf("%s (%s): %.1e, logprobs %.1e\n", get(c, "name")->valuestring, r.backend_info.variant, got.worst,
@@ -137,8 +138,10 @@ int main(int argc, char **argv) {
     int failures = cJSON_GetArraySize(cases) == 0;
     const cJSON *c;
     cJSON_ArrayForEach(c, cases) {
-        failures += check_case(folder, c, "generic");
-        failures += check_case(folder, c, NULL);
+        failures += check_case(folder, c, "generic", 1);
+        failures += check_case(folder, c, NULL, 1);
+        failures += check_case(folder, c, NULL, 2);
+        failures += check_case(folder, c, "generic", 4);
     }
     static const char *const names[] = {"model.safetensors", "config.json"};
     for (size_t i = 0; i < 2; i++) {
