@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WORKSPACE_BYTES ((size_t)8 << 20)      /* at least */
+#define WORKSPACE_BYTES ((size_t)4 << 20)      /* at least */
 #define MOST_WORKSPACE_BYTES ((size_t)64 << 20) /* larger calls go in parts */
 #define TOKEN_BYTES 256u                       /* of a barrier, behind the workspace's own bytes */
 #define ONE_SHOT_BYTES ((size_t)64 << 10)      /* of an ordered sum: up to here every rank sums everything */
@@ -307,7 +307,7 @@ static int open_communicator(struct cuda_group *g, struct error *err) {
 /* NCCL connects ranks and takes its memory when a way of doing things is first used: now, before memory is counted. */
 static int use_all(struct cuda_group *g, struct error *err) {
     struct backend *b = g->b;
-    size_t most = (g->workspace.bytes - TOKEN_BYTES) / g->base.size, n = g->base.size;
+    size_t n = g->base.size, most = (g->workspace.bytes - TOKEN_BYTES) / n / 256 * 256;
     char *all = g->workspace.data;
     for (size_t bytes = 1024; bytes <= most; bytes *= 4) {
         if (!sums_in_order(g)) {

@@ -22,8 +22,8 @@
 struct cuda_team {
     size_t size;
     _Atomic uint32_t members;
+    _Atomic bool claimed;    /* by the first to break it, who then writes why, then broken */
     _Atomic uint32_t broken; /* 0; else 1 + the rank at fault, or 1 + size: told to stop */
-    _Atomic bool told;       /* why is whole */
     struct error why;
     struct {
         _Alignas(64) _Atomic uint64_t queued; /* collectives and graphs; all ranks queue the same */

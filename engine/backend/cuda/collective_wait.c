@@ -36,11 +36,13 @@ static void give_up(struct cuda_group *g, const struct error *why) {
 
 void cuda_group_break(struct cuda_group *g, const struct error *why) {
     struct cuda_team *t = g->team;
-    uint32_t whole = 0, who = why ? (uint32_t)g->base.rank + 1 : (uint32_t)t->size + 1;
-    if (atomic_compare_exchange_strong(&t->broken, &whole, who) && why) {
-        t->why = *why;
-        atomic_store(&t->told, true);
+    if (atomic_exchange(&t->claimed, true)) {
+        return;
     }
+    if (why) {
+        t->why = *why;
+    }
+    atomic_store(&t->broken, why ? (uint32_t)g->base.rank + 1 : (uint32_t)t->size + 1);
 }
 
 int cuda_group_alive(struct cuda_group *g, struct error *err) {
@@ -51,7 +53,7 @@ int cuda_group_alive(struct cuda_group *g, struct error *err) {
     }
     if (g->b->lost.code != ERROR_NONE) { /* the reason of its own */
         *err = g->b->lost;
-    } else if (who > t->size || !atomic_load(&t->told)) {
+    } else if (who > t->size) {
         error_set(err, ERROR_DEVICE, "the ranks were told to stop");
     } else {
         *err = t->why;

@@ -155,6 +155,7 @@ static int cuda_download(struct backend *b, void *dst, const void *src, size_t b
     if (bytes == 0) {
         return 0;
     }
+    TRY(b->group ? cuda_wait(b, NULL, "a copy to the host", err) : 0); /* a copy to memory that is not pinned waits by itself */
     TRY(cuda_check(b, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, b->stream), "a copy to the host", err));
     return cuda_wait(b, NULL, "a copy to the host", err);
 }

@@ -1,0 +1,488 @@
+/*
+ * What ranks on emulated GPUs do together: the group that the CUDA backend opens, over the stand-in of NCCL.
+ *
+ *     test_collective_cuda MODULE
+ */
+#include "harness.h"
+
+#include "emu.h"
+
+#include <inferd/clock.h>
+#include <inferd/collective.h>
+
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { MOST = 4, BYTES = 8 << 20 };
+
+static const char *module;
+static bool lost; /* a device is: its memory cannot be freed */
+
+static void configure_devices(int n, enum emu_order order, uint64_t seed) {
+    struct emu_options o;
+    emu_default_options(&o);
+    o.devices = n;
+    o.order = order;
+    o.seed = seed;
+    o.protect = order == EMU_ORDER_LAZY;
+    if (emu_configure(&o) != cudaSuccess) {
+        printf("FAIL the emulator cannot be configured\n");
+        exit(1);
+    }
+}
+
+struct member {
+    size_t rank, n;
+    const struct backend_ops *ops;
+    struct backend *b;
+    struct collective *host, *group;
+    char *x, *y; /* device memory, BYTES each */
+    void (*body)(struct member *m);
+    size_t deadline_ms;
+    bool batch_invariant;
+};
+
+#define OK(call) CHECK((call) == 0, "rank %zu: %s", m->rank, err.message)
+
+static void *run_member(void *arg) {
+    struct member *m = arg;
+    struct error err = {0};
+    char what[BACKEND_LINKS] = "", why[BACKEND_WHY];
+    const struct backend_config c = {
+        .rank = m->rank, .n_ranks = m->n, .max_rows = 8, .batch_invariant = m->batch_invariant, .threads = 1};
+    if (backend_open("cuda", module, &c, &m->ops, &m->b, why, &err) < 0 ||
+        m->ops->collective_open(m->b, m->host, &m->group, what, &err) < 0) {
+        CHECK(false, "rank %zu: %s", m->rank, err.message);
+        exit(1);
+    }
+    CHECK(strstr(what, "NCCL 2.28.9"), "%s", what);
+    CHECK(m->group->rank == m->rank && m->group->size == m->n && m->group->ops->queued && !m->group->ops->shared_memory, "a rank");
+    OK(m->ops->alloc(m->b, BYTES, (void **)&m->x, &err));
+    OK(m->ops->alloc(m->b, BYTES, (void **)&m->y, &err));
+    const struct backend_shapes shapes = {.max_rows = 8, .max_sequences = 2, .max_blocks = 2, .max_context = 64, .n_heads = 2,
+                                          .n_kv_heads = 1, .head_dim = 32, .max_logits = 8, .vocab_size = 500};
+    OK(m->ops->reserve(m->b, &shapes, &err));
+    OK(m->ops->ready(m->b, &err));
+    OK(m->host->ops->barrier(m->host, &err));
+    m->body(m);
+    m->ops->free(m->b, m->x);
+    m->ops->free(m->b, m->y);
+    m->group->ops->close(m->group);
+    m->ops->close(m->b);
+    return NULL;
+}
+
+static void with_ranks(size_t n, size_t deadline_ms, bool batch_invariant, void (*body)(struct member *)) {
+    struct member members[MOST];
+    struct collective *hosts[MOST];
+    pthread_t threads[MOST];
+    struct error err;
+    if (collective_open_threads(n, deadline_ms, hosts, &err) < 0) {
+        printf("FAIL %s\n", err.message);
+        exit(1);
+    }
+    for (size_t i = 0; i < n; i++) {
+        members[i] = (struct member){
+            .rank = i, .n = n, .host = hosts[i], .body = body, .deadline_ms = deadline_ms, .batch_invariant = batch_invariant};
+        pthread_create(&threads[i], NULL, run_member, &members[i]);
+    }
+    for (size_t i = 0; i < n; i++) {
+        pthread_join(threads[i], NULL);
+    }
+    for (size_t i = 0; i < n; i++) {
+        hosts[i]->ops->close(hosts[i]);
+    }
+    struct emu_counts c;
+    emu_get_counts(&c);
+    CHECK(lost || (c.allocations == 0 && c.streams == 0 && c.events == 0 && c.graphs == 0),
+          "%zu allocations, %zu streams, %zu events, %zu graphs are left", c.allocations, c.streams, c.events, c.graphs);
+}
+
+static void sleep_ms(long ms) {
+    nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000}, NULL);
+}
+
+/* ---- operations ---- */
+
+/* Whole numbers and eighths that F32, F16 and BF16 alike have; their sums are rounded by the smaller types. */
+static float value(size_t rank, size_t i) {
+    return (float)((i * 37 + rank * 101) % 251) * (rank == 1 ? 0.125f : 1.0f) * (i % 3 == 0 ? -1.0f : 1.0f);
+}
+
+static uint16_t half_of(float v, enum dtype t) { /* of such values and their sums: normal, to nearest even */
+    uint32_t bits;
+    memcpy(&bits, &v, sizeof bits);
+    uint32_t sign = bits >> 16 & 0x8000u, rest = bits & 0x7fffffffu;
+    if (rest == 0) {
+        return (uint16_t)sign;
+    }
+    unsigned shift = t == DTYPE_BF16 ? 16 : 13;
+    rest += ((uint32_t)1 << (shift - 1)) - 1 + (rest >> shift & 1);
+    return (uint16_t)(sign | (t == DTYPE_BF16 ? rest >> 16 : (rest >> 13) - (112u << 10)));
+}
+
+static void put(void *to, size_t i, enum dtype t, float v) {
+    if (t == DTYPE_F32) {
+        ((float *)to)[i] = v;
+    } else {
+        ((uint16_t *)to)[i] = half_of(v, t);
+    }
+}
+
+static void upload(struct member *m, void *to, const void *from, size_t bytes) {
+    struct error err;
+    OK(m->ops->upload(m->b, to, from, bytes, &err));
+}
+
+static void expect(struct member *m, const void *at, const void *want, size_t bytes, const char *what) {
+    struct error err;
+    char *got = malloc(bytes + 1);
+    OK(m->ops->download(m->b, got, at, bytes, &err));
+    size_t i = 0;
+    while (i < bytes && got[i] == ((const char *)want)[i]) {
+        i++;
+    }
+    CHECK(i == bytes, "rank %zu of %zu, %s: byte %zu of %zu is another", m->rank, m->n, what, i, bytes);
+    free(got);
+}
+
+/* The sum in the order of the ranks, rounded once. With two ranks, or all sums exact, that is what any order gives. */
+static void sums(struct member *m, enum dtype t, size_t n) {
+    struct error err;
+    size_t element = dtype_info(t)->bytes;
+    void *mine = malloc(n * element), *want = malloc(n * element);
+    for (size_t i = 0; i < n; i++) {
+        float sum = value(0, i);
+        for (size_t r = 1; r < m->n; r++) {
+            sum += value(r, i);
+        }
+        put(mine, i, t, value(m->rank, i));
+        put(want, i, t, sum);
+    }
+    upload(m, m->x, mine, n * element);
+    OK(m->group->ops->all_reduce(m->group, m->x, t, n, &err));
+    expect(m, m->x, want, n * element, dtype_info(t)->name);
+    free(mine);
+    free(want);
+}
+
+static void columns(struct member *m, size_t rows, size_t bytes, size_t offset) {
+    struct error err;
+    size_t row = bytes * m->n;
+    unsigned char *mine = malloc(rows * bytes), *want = malloc(rows * row);
+    for (size_t r = 0; r < rows; r++) {
+        for (size_t j = 0; j < row; j++) {
+            want[r * row + j] = (unsigned char)(j * 7 + j / bytes * 31 + r * 13);
+        }
+        memcpy(mine + r * bytes, want + r * row + m->rank * bytes, bytes);
+    }
+    upload(m, m->x + offset, mine, rows * bytes);
+    OK(m->group->ops->gather_columns(m->group, m->x + offset, rows, bytes, m->y + offset, &err));
+    expect(m, m->y + offset, want, rows * row, "columns");
+    free(mine);
+    free(want);
+}
+
+static void others(struct member *m) {
+    struct error err;
+    const struct collective_ops *op = m->group->ops;
+    char mine[64], all[MOST * 64];
+    memset(mine, 'a' + (int)m->rank, sizeof mine);
+    for (size_t r = 0; r < m->n; r++) {
+        memset(all + r * 64, 'a' + (int)r, 64);
+    }
+    upload(m, m->x, mine, 64);
+    OK(op->all_gather(m->group, m->x, 64, m->y, &err));
+    expect(m, m->y, all, m->n * 64, "gathered");
+    upload(m, m->y + m->rank * 64, mine, 64);
+    OK(op->all_gather(m->group, m->y + m->rank * 64, 64, m->y, &err));
+    expect(m, m->y, all, m->n * 64, "gathered in place");
+    OK(op->barrier(m->group, &err));
+    OK(op->broadcast(m->group, m->x, 64, 1, &err));
+    expect(m, m->x, all + 64, 64, "broadcast");
+    CHECK(op->broadcast(m->group, m->x, 64, m->n, &err) < 0 && err.code == ERROR_INTERNAL, "a rank that is none");
+    CHECK(op->all_reduce(m->group, m->x, DTYPE_I8, 64, &err) < 0 && err.code == ERROR_INTERNAL, "a type that is not summed");
+    CHECK(op->gather_columns(m->group, m->x, 1, (size_t)1 << 40, m->y, &err) < 0 && err.code == ERROR_INTERNAL, "so wide");
+    /* from stage to stage */
+    upload(m, m->x, mine, 64);
+    if (m->rank > 0) {
+        OK(op->recv(m->group, m->x, 32, m->rank - 1, &err));
+    }
+    if (m->rank + 1 < m->n) {
+        OK(op->send(m->group, m->x, 32, m->rank + 1, &err));
+    }
+    expect(m, m->x, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", 32, "handed on");
+    OK(op->all_reduce(m->group, NULL, DTYPE_F32, 0, &err));
+    OK(op->gather_columns(m->group, NULL, 0, 0, NULL, &err));
+}
+
+static void all_operations(struct member *m) {
+    static const enum dtype types[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
+    struct error err;
+    struct emu_counts before, after;
+    OK(m->host->ops->barrier(m->host, &err));
+    emu_get_counts(&before);
+    for (size_t i = 0; i < 3; i++) {
+        bool exact = m->n == 2 || m->batch_invariant || types[i] == DTYPE_F32;
+        for (size_t n = 1; exact && n < 40000; n = 7 * n + 3) {
+            sums(m, types[i], n);
+        }
+    }
+    if (m->batch_invariant) {
+        sums(m, DTYPE_F32, ((size_t)5 << 20) / 4); /* more than the workspace */
+    }
+    columns(m, 5, 4, 0);
+    columns(m, 3, 48, 0);
+    columns(m, 3, 48, 4);
+    columns(m, 2, 7, 1);
+    columns(m, 3, (size_t)600 << 10, 0); /* in two parts */
+    others(m);
+    OK(m->host->ops->barrier(m->host, &err));
+    emu_get_counts(&after);
+    CHECK(after.calls[EMU_CALL_MALLOC] == before.calls[EMU_CALL_MALLOC], "memory was taken");
+}
+
+/* A graph does it again with what lies there then. */
+static void in_a_graph(struct member *m) {
+    struct error err;
+    struct backend_graph *graph = NULL;
+    const float mine[2] = {(float)(m->rank + 1), 0.5f};
+    float want[2] = {(float)(m->n * (m->n + 1) / 2), 0.5f * (float)m->n};
+    OK(m->ops->graph_begin(m->b, &err));
+    OK(m->group->ops->all_reduce(m->group, m->x, DTYPE_F32, 2, &err));
+    OK(m->group->ops->gather_columns(m->group, m->x, 1, 8, m->y, &err));
+    OK(m->ops->graph_end(m->b, &graph, &err));
+    upload(m, m->x, mine, sizeof mine);
+    OK(m->ops->graph_launch(m->b, graph, &err));
+    expect(m, m->x, want, sizeof want, "sums of a graph");
+    OK(m->ops->graph_launch(m->b, graph, &err));
+    want[0] *= (float)m->n;
+    want[1] *= (float)m->n;
+    expect(m, m->y + 8 * (m->n - 1), want, sizeof want, "columns of a graph");
+    m->ops->graph_free(m->b, graph);
+}
+
+static void operations(void) {
+    static const enum emu_order orders[] = {EMU_ORDER_EAGER, EMU_ORDER_RANDOM, EMU_ORDER_LAZY};
+    for (size_t i = 0; i < 3; i++) {
+        for (size_t n = 2; n <= MOST; n += 1 + i) {
+            configure_devices((int)n, orders[i], n);
+            with_ranks(n, 60000, n % 2 || i > 0, all_operations);
+            with_ranks(n, 60000, false, in_a_graph);
+        }
+    }
+}
+
+/* ---- faults ---- */
+
+enum { DEADLINE_MS = 400 };
+static uint64_t began;
+static _Atomic bool called; /* by one rank at least: an injection was for it */
+
+static void wait_for_the_other(void) {
+    while (!called) {
+        sleep_ms(1);
+    }
+}
+
+static double seconds(void) {
+    return (double)(clock_now_ns() - began) / 1e9;
+}
+
+/* What is queued is waited for; it fails on this rank, and so does what comes behind. */
+static void fails(struct member *m, const char *words, const char *or) {
+    struct error err = {0}, again = {0};
+    int rc = m->group->ops->all_reduce(m->group, m->x, DTYPE_F32, 100, &err);
+    called = true;
+    rc = rc == 0 ? m->ops->sync(m->b, &err) : rc;
+    CHECK(rc < 0 && err.code == ERROR_DEVICE && (strstr(err.message, words) || (or && strstr(err.message, or))), "rank %zu: %d, %s",
+          m->rank, rc, err.message);
+    CHECK(m->ops->sync(m->b, &again) < 0 && again.code == ERROR_DEVICE && strcmp(again.message, err.message) == 0, "%s, then %s",
+          err.message, again.message);
+    CHECK(m->group->ops->barrier(m->group, &again) < 0, "it is lost");
+}
+
+static void comes_late(struct member *m) {
+    if (m->rank == 1) {
+        sleep_ms(3 * DEADLINE_MS);
+        fails(m, "told to stop", "rank ");
+    } else {
+        fails(m, "rank 1 of 3 did not come within 0.4 s", "told to stop");
+        CHECK(seconds() > 0.9 * DEADLINE_MS / 1e3 && seconds() < 30, "%.1f s", seconds());
+    }
+}
+
+/* Who waits for tokens or for a copy does not wait for ever either. */
+static void comes_late_to_a_copy(struct member *m) {
+    struct error err = {0};
+    char byte;
+    if (m->rank == 0) {
+        OK(m->group->ops->all_reduce(m->group, m->x, DTYPE_F32, 100, &err));
+        CHECK(m->ops->download(m->b, &byte, m->x, 1, &err) < 0 && err.code == ERROR_DEVICE &&
+                  strstr(err.message, "rank 1 of 2 did not come"),
+              "%s", err.message);
+    } else {
+        sleep_ms(2 * DEADLINE_MS);
+    }
+}
+
+static void is_aborted(struct member *m) {
+    if (m->rank == 1) {
+        sleep_ms(50);
+        m->group->ops->abort(m->group);
+    }
+    fails(m, "told to stop", NULL);
+    CHECK(seconds() < 30, "%.1f s of a deadline of a minute", seconds());
+    struct error err;
+    CHECK(m->host->ops->barrier(m->host, &err) < 0, "the group on the host ends with it");
+}
+
+/* The stream holds what will never end, and nobody waits: memory is freed all the same. */
+static void is_left(struct member *m) {
+    struct error err;
+    if (m->rank == 0) {
+        OK(m->group->ops->all_reduce(m->group, m->x, DTYPE_F32, 100, &err));
+        sleep_ms(50); /* the other is out of the barrier before */
+        m->group->ops->abort(m->group);
+    }
+}
+
+static void nccl_reports(struct member *m) {
+    if (m->rank == 0) {
+        emu_fail_nccl(0, 6);
+        fails(m, "NCCL reports: remote process exited", NULL);
+    } else {
+        fails(m, "rank 0: CUDA device 0", NULL);
+    }
+    CHECK(seconds() < 30, "%.1f s of a deadline of a minute", seconds());
+}
+
+static void device_is_lost(struct member *m) {
+    if (m->rank == 1) {
+        emu_inject(EMU_CALL_COLLECTIVE, 1, 1, cudaErrorECCUncorrectable);
+        fails(m, "CUDA device 1: waiting for the device failed: uncorrectable ECC", NULL);
+    } else {
+        wait_for_the_other();
+        fails(m, "rank 1: CUDA device 1", "told to stop");
+    }
+    CHECK(seconds() < 30, "%.1f s of a deadline of a minute", seconds());
+}
+
+static void launch_fails(struct member *m) {
+    if (m->rank == 1) {
+        emu_inject(EMU_CALL_COLLECTIVE, 1, 1, cudaErrorMemoryAllocation);
+        fails(m, "a sum over NCCL failed: unhandled cuda error", NULL);
+    } else {
+        wait_for_the_other();
+        fails(m, "rank 1: CUDA device 1: a sum over NCCL failed", NULL);
+    }
+}
+
+static void sizes_differ(struct member *m) {
+    struct error err = {0};
+    int rc = m->group->ops->all_reduce(m->group, m->x, DTYPE_F32, 100 + m->rank, &err);
+    rc = rc == 0 ? m->ops->sync(m->b, &err) : rc;
+    CHECK(rc < 0 && err.code == ERROR_DEVICE, "rank %zu: %s", m->rank, err.message);
+}
+
+static void fault(size_t n, size_t deadline_ms, void (*body)(struct member *)) {
+    lost = body == device_is_lost || body == sizes_differ;
+    configure_devices((int)n, EMU_ORDER_RANDOM, 1);
+    began = clock_now_ns();
+    called = false;
+    with_ranks(n, deadline_ms, false, body);
+    emu_inject_clear();
+}
+
+/* ---- devices ---- */
+
+static void too_few_devices(void) {
+    const struct backend_ops *ops;
+    struct backend *b;
+    struct error err;
+    char why[BACKEND_WHY];
+    struct backend_config c = {.rank = 1, .n_ranks = 2, .max_rows = 1};
+    configure_devices(2, EMU_ORDER_EAGER, 1);
+    CHECK(backend_open("cuda:1", module, &c, &ops, &b, why, &err) < 0 && err.code == ERROR_DEVICE &&
+              strstr(err.message, "2 ranks take as many CUDA devices, from device 1 on, and the driver knows 2"),
+          "%s", err.message);
+    c.rank = 0; /* said by the first rank too */
+    CHECK(backend_open("cuda:1", module, &c, &ops, &b, why, &err) < 0 && strstr(err.message, "2 ranks"), "%s", err.message);
+    c.n_ranks = 0;
+    if (backend_open("cuda:1", module, &c, &ops, &b, why, &err) < 0) {
+        CHECK(false, "%s", err.message);
+        return;
+    }
+    struct backend_info info;
+    ops->info(b, &info);
+    CHECK(strncmp(info.device, "CUDA device 1,", 14) == 0, "%s", info.device);
+    ops->close(b);
+}
+
+/* One thread with two backends, and a backend that is called by another thread than opened it. */
+static struct backend *backends[2];
+static const struct backend_ops *ops_of;
+static void *memory[2];
+
+static void *use_both(void *arg) {
+    struct error err = {0};
+    char text[2][8] = {"first", "second"}, got[8];
+    (void)arg;
+    for (size_t i = 0; i < 4; i++) {
+        CHECK(ops_of->upload(backends[i % 2], memory[i % 2], text[i % 2], 8, &err) == 0, "%s", err.message);
+    }
+    for (size_t i = 0; i < 4; i++) {
+        CHECK(ops_of->download(backends[i % 2], got, memory[i % 2], 8, &err) == 0 && strcmp(got, text[i % 2]) == 0, "%s", err.message);
+    }
+    return NULL;
+}
+
+static void threads_come_to_several(void) {
+    struct error err;
+    char why[BACKEND_WHY];
+    pthread_t thread;
+    configure_devices(2, EMU_ORDER_LAZY, 1);
+    for (size_t i = 0; i < 2; i++) {
+        struct backend_config c = {.rank = i, .n_ranks = 2, .max_rows = 1};
+        if (backend_open("cuda", module, &c, &ops_of, &backends[i], why, &err) < 0) {
+            CHECK(false, "%s", err.message);
+            return;
+        }
+    }
+    for (size_t i = 0; i < 2; i++) {
+        CHECK(ops_of->alloc(backends[i], 64, &memory[i], &err) == 0, "%s", err.message);
+    }
+    struct emu_counts c;
+    emu_get_counts(&c);
+    CHECK(c.device_bytes[0] == c.device_bytes[1], "%zu and %zu bytes", c.device_bytes[0], c.device_bytes[1]);
+    use_both(NULL);
+    pthread_create(&thread, NULL, use_both, NULL);
+    pthread_join(thread, NULL);
+    for (size_t i = 0; i < 2; i++) {
+        ops_of->free(backends[i], memory[i]);
+        ops_of->close(backends[i]);
+    }
+}
+
+int main(int argc, char **argv) {
+    if (argc < 2) {
+        return 2;
+    }
+    module = argv[1];
+    RUN(too_few_devices);
+    RUN(threads_come_to_several);
+    RUN(operations);
+    RUN(fault, 3, DEADLINE_MS, comes_late);
+    RUN(fault, 2, DEADLINE_MS, comes_late_to_a_copy);
+    RUN(fault, 3, 60000, is_aborted);
+    RUN(fault, 2, 60000, is_left);
+    RUN(fault, 2, 60000, nccl_reports);
+    RUN(fault, 2, 60000, launch_fails);
+    RUN(fault, 2, 60000, device_is_lost);
+    RUN(fault, 2, 60000, sizes_differ);
+    printf(failures ? "%d checks failed\n" : "all passed\n", failures);
+    return failures != 0;
+}
