@@ -457,6 +457,15 @@ static int open_threads(struct runner *r, const struct engine_config *config, st
     return 0;
 }
 
+/* Replicas share the memory of the machine. */
+static int own_memory(const struct engine_config *c, size_t *out, struct error *err) {
+    if (memory_available(out, err) < 0) {
+        return -1;
+    }
+    *out /= c->n_replicas > 1 ? c->n_replicas : 1;
+    return 0;
+}
+
 /* Of a pipeline: the other processes, who have to have been started for the same. */
 static int open_nodes(struct runner *r, const struct opening *o, struct error *err) {
     const struct model_config *m = &r->model;
@@ -480,7 +489,7 @@ static int open_all(struct runner *r, const struct engine_config *config, size_t
     uint64_t since = clock_now_ns();
     if (find_kv_dtype(config->kv_dtype, &o.kv_dtype, err) < 0 ||
         weights_format_parse(config->weights, &o.format, err) < 0 ||
-        (available == 0 && memory_available(&o.available, err) < 0) ||
+        (available == 0 && own_memory(config, &o.available, err) < 0) ||
         model_file_open(config->model, &r->file, err) < 0 || model_config_load(r->file, &r->model, err) < 0 ||
         open_nodes(r, &o, err) < 0 || (r->n_ranks > 1 && shard_ff_unit(r->file, &r->model, o.format, &o.ff_unit, err) < 0) ||
         open_threads(r, config, err) < 0 || cut_model(&o, err) < 0 || open_devices(&o, err) < 0) {

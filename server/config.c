@@ -1,4 +1,5 @@
 #include "config.h"
+#include "engines.h"
 
 #include <inferd/collective.h>
 
@@ -64,6 +65,9 @@ static const struct setting rows[] = {
     {AT(pipeline_parallel), SETTING_INT, .initial = "1", .min = 1, .max = COLLECTIVE_MAX_RANKS, .alias = "pp", .group = "Machine",
      .flags = SETTING_ENGINE,
      .help = "processes that share the layers, started together by mpirun or srun, one a node; the first alone listens. On CPUs as yet"},
+    {AT(replicas), SETTING_INT, .initial = "1", .min = 1, .max = ENGINES_MOST, .group = "Machine",
+     .help = "engines of this model behind one address, each with its own devices (on a GPU tensor_parallel of them, one behind the other; "
+             "on a CPU a share of threads and memory); the settings of KV memory and max_sequences are those of each"},
     {AT(rank_timeout), SETTING_SECONDS, .initial = "30", .min = 0.1, .max = 3600, .group = "Machine", .flags = SETTING_ENGINE,
      .help = "time that ranks and nodes wait for one of them before the device counts as lost"},
     {AT(cpu_variant), SETTING_CHOICE, .initial = "auto", .choices = "auto generic avx2 avx512 vnni amx", .group = "Machine",

@@ -43,6 +43,7 @@ struct config {
     size_t threads;    /* 0 = all the process may use */
     size_t tensor_parallel; /* ranks */
     size_t pipeline_parallel; /* processes */
+    size_t replicas;          /* engines */
     double rank_timeout;    /* s */
     size_t max_model_len;
     size_t max_sequences;

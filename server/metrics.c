@@ -262,6 +262,36 @@ static void accepted_by_position(struct page *p, const char *name, const struct 
     }
 }
 
+/* Each of the replicas. */
+static void engines(struct page *p, const struct metrics_view *v) {
+    static const struct {
+        const char *type, *name, *help;
+        size_t offset;
+    } series[] = {
+#define OF(field) offsetof(struct engine_stats, field)
+        {"gauge", "inferd_replica_sequences_running", "Sequences that an engine computes.", OF(running)},
+        {"gauge", "inferd_replica_sequences_waiting", "Sequences that wait for an engine.", OF(waiting)},
+        {"gauge", "inferd_replica_waiting_prompt_tokens", "Prompt tokens of these.", OF(waiting_tokens)},
+        {"gauge", "inferd_replica_kv_blocks", "KV blocks of an engine.", OF(kv_blocks)},
+        {"gauge", "inferd_replica_kv_blocks_used", "Of these, in use.", OF(kv_blocks_used)},
+        {"counter", "inferd_replica_generation_tokens_total", "Tokens that an engine made.", OF(generation_tokens)},
+        {"counter", "inferd_replica_prefix_cache_queries_total", "Prompt tokens that an engine looked for in its prefix cache.", OF(prefix_cache_queries)},
+        {"counter", "inferd_replica_prefix_cache_hits_total", "Of these, found.", OF(cached_tokens)},
+        {"counter", "inferd_replica_preemptions_total", "Sequences that an engine set back for want of KV.", OF(preemptions)},
+        {"counter", "inferd_replica_steps_total", "Steps that an engine computed.", OF(steps)},
+#undef OF
+    };
+    for (size_t i = 0; i < sizeof series / sizeof series[0]; i++) {
+        for (size_t e = 0; e < v->n_engines; e++) {
+            char own[32];
+            uint64_t x;
+            memcpy(&x, (const char *)&v->each[e] + series[i].offset, sizeof x);
+            snprintf(own, sizeof own, "engine=\"%zu\"", e);
+            value(p, series[i].type, series[i].name, own, series[i].help, (double)x);
+        }
+    }
+}
+
 /* What memory is for, one sample each. */
 static void memory(struct page *p, const char *name, const char *help, const size_t bytes[ENGINE_MEMORY_KINDS]) {
     static const char *const kinds[ENGINE_MEMORY_KINDS] = {
@@ -346,6 +376,7 @@ void metrics_write(const struct metrics *m, const struct metrics_view *view, str
 #define X(field, type, name, own, help) value(&p, type, name, own, help, v.field);
     METRICS_VALUES(X)
 #undef X
+    engines(&p, view);
     accepted_by_position(&p, "inferd_accepted_tokens_per_position_total", &view->stats);
     accepted_by_position(&p, "vllm:spec_decode_num_accepted_tokens_per_pos_total", &view->stats);
     memory(&p, "inferd_memory_planned_bytes", "Memory of the device as planned at the start, by what it is for.",

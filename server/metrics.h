@@ -209,7 +209,9 @@ struct metrics_view {
     double running, waiting, ready; /* requests */
     double waiting_tokens;          /* of their prompts */
     double preparing;               /* choices that are being parsed and tokenised */
-    struct engine_stats stats;
+    struct engine_stats stats;       /* of all engines together */
+    const struct engine_stats *each; /* [n_engines]; zeros while loading */
+    size_t n_engines;
     const char *model; /* the served name */
     double last_step_age; /* s, see watchdog_silence */
     double max_sequences, max_waiting; /* settings */

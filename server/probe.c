@@ -39,9 +39,13 @@ void probe_ready(struct server *s, struct exchange *x) {
 void probe_metrics(struct server *s, struct exchange *x) {
     size_t running, waiting;
     struct buf body = BUF_INIT;
+    static struct engine_stats each[ENGINES_MOST]; /* the loop thread's, too large for its stack */
     requests_count(s, &running, &waiting);
+    memset(each, 0, s->config->replicas * sizeof each[0]);
     s->metrics.log_lost = log_lost() + content_log_lost(s->content_log);
     struct metrics_view view = {
+        .each = each,
+        .n_engines = s->config->replicas,
         .running = (double)running,
         .waiting = (double)waiting,
         .preparing = (double)(admission_held(&s->admission) - s->n_running_choices),
@@ -54,10 +58,13 @@ void probe_metrics(struct server *s, struct exchange *x) {
         .kv_block_size = s->info.kv_block_size,
         .kv_blocks = s->info.kv_blocks,
         .max_model_len = s->info.max_model_len,
-        .backend = s->engine ? s->info.backend : "",
+        .backend = s->engines ? s->info.backend : "",
     };
-    if (s->engine) {
-        engine_get_stats(s->engine, &view.stats);
+    if (s->engines) {
+        engines_get_stats(s->engines, &view.stats);
+        for (size_t i = 0; i < engines_count(s->engines); i++) {
+            engines_get_stats_of(s->engines, i, &each[i]);
+        }
         memcpy(view.memory_planned, s->info.memory_planned, sizeof view.memory_planned);
         memcpy(view.memory_used, s->info.memory_used, sizeof view.memory_used);
         memcpy(view.load_seconds, s->info.load_seconds, sizeof view.load_seconds);
@@ -75,6 +82,6 @@ void probe_metrics(struct server *s, struct exchange *x) {
 
 void probe_version(struct server *s, struct exchange *x) {
     struct buf body = BUF_INIT;
-    version_describe(true, s->engine ? s->info.backend : NULL, &body);
+    version_describe(true, s->engines ? s->info.backend : NULL, &body);
     api_reply(x, 200, &body);
 }

@@ -161,7 +161,7 @@ void request_settle(struct request *r) {
 void request_cancel(struct request *r) {
     for (size_t i = 0; !r->preparing && i < r->n_choices; i++) {
         if (r->choices[i].id) {
-            engine_cancel(r->server->engine, r->choices[i].id);
+            engines_cancel(r->server->engines, r->choices[i].engine, r->choices[i].id);
         }
     }
 }

@@ -43,6 +43,7 @@ struct choice {
     struct request *request;
     size_t index;
     uint64_t id; /* the engine's; 0 = not in the engine */
+    size_t engine; /* which one (engines.h) */
     bool done;   /* ended as it should */
     bool prompt_counted;
     uint32_t charged; /* generated tokens so far, for which its key, if any, was charged */

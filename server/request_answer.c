@@ -307,7 +307,11 @@ void request_on_event(struct server *s, const struct engine_event *e, uint64_t n
     if (last) { /* before anything that may free the request */
         choice_table_remove(&s->choices, c);
         s->n_running_choices--;
+        engines_ended(s->engines, c->engine);
         admission_ended(&s->admission, &r->ticket, c->started_ns != 0, choice_prompt_tokens(c), now);
+    }
+    if (e->kind == ENGINE_EVENT_STARTED || (last && c->started_ns == 0)) {
+        engines_started(s->engines, c->engine, choice_prompt_tokens(c));
     }
     count_prompt(c, e);
     charge_key(r, c, e, now);

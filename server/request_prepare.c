@@ -202,20 +202,22 @@ static int submit_choice(struct request *r, struct choice *c, struct error *err)
     e.tenant = r->who.tenant;
     e.tenant_cost = key_cost(r->key);
     memcpy(e.cache_salt, r->cache_salt, sizeof e.cache_salt);
-    if (c->index % (size_t)p->n != 0) { /* the first answer to the same prompt, submitted before */
-        e.parent = r->choices[c->index - c->index % (size_t)p->n].id;
+    const struct choice *first = &r->choices[c->index - c->index % (size_t)p->n]; /* answer to the same prompt, submitted before */
+    c->engine = first->engine;
+    if (first == c) {
+        c->engine = engines_route(s->engines, e.prompt, e.n_prompt, e.cache_salt);
+    } else {
+        e.parent = first->id;
     }
     params_sampling(p, r->api->where, &e.sampling);
     e.sampling.choice = (uint32_t)(c->index % (size_t)p->n);
-    if (engine_submit(s->engine, &e, err)) {
+    if (engines_submit(s->engines, c->engine, &e, err)) {
         choice_table_remove(&s->choices, c);
         return -1;
     }
     c->submitted_ns = clock_now_ns();
     r->n_in_engine++;
-    if (s->n_running_choices++ == 0) {
-        s->engine_busy_since = c->submitted_ns;
-    }
+    s->n_running_choices++;
     return 0;
 }
 
@@ -314,7 +316,7 @@ static bool goes_on(struct request *r) {
         request_settle(r);
     } else if (r->prepare_failed) {
         reject(r, &r->error);
-    } else if (!r->server->engine || r->server->drain_expired) {
+    } else if (!r->server->engines || r->server->drain_expired) {
         error_set(&err, ERROR_UNAVAILABLE, "the server is shutting down");
         reject(r, &err);
     } else {

@@ -108,7 +108,7 @@ static void on_notify(void *arg) { /* engine thread */
 static void on_wake(void *arg) {
     struct server *s = arg;
     struct engine_event event;
-    if (!s->engine) {
+    if (!s->engines) {
         return;
     }
     uint64_t now = clock_now_ns();
@@ -116,13 +116,13 @@ static void on_wake(void *arg) {
     size_t most = EVENTS_A_TURN;
     watchdog_check_device(s);
     for (size_t i = 0; i < most; i++) {
-        if (!engine_poll(s->engine, &event)) {
+        if (!engines_poll(s->engines, &event)) {
             return;
         }
-        if (engine_pending(s->engine) > s->n_running_choices) {
+        if (engines_pending(s->engines) > s->n_running_choices) {
             most = EVENTS_A_TURN_BEHIND;
         }
-        request_look_ahead(s, soon, engine_peek(s->engine, soon, REQUEST_AHEAD));
+        request_look_ahead(s, soon, engines_peek(s->engines, soon, REQUEST_AHEAD));
         request_on_event(s, &event, now);
     }
     loop_wake(s->loop);
@@ -131,7 +131,7 @@ static void on_wake(void *arg) {
 struct load {
     struct server *server;
     struct policy *policy; /* what it was begun with: held to the end, the engine may refer to it */
-    struct engine *engine;
+    struct engines *engines;
 };
 
 static void load_work(void *arg) {
@@ -142,15 +142,15 @@ static void load_work(void *arg) {
     config.progress_arg = load->server;
     config.max_waiting_tokens = 0; /* admission.c bounds both, from before anything is tokenised; and they may change */
     config.max_waiting = ENGINE_WAITING_MAX;
-    load->server->load_failed = engine_open(&config, &load->engine, &load->server->load_error) != 0;
+    load->server->load_failed = engines_open(&config, load->policy->config.replicas, &load->engines, &load->server->load_error) != 0;
 }
 
-/* How the ranks share the model. The smallest memory rules over the KV of all. */
-static void tell_ranks(const struct engine_info *i) {
+/* How the ranks of a replica share the model. The smallest memory rules over the KV of all. */
+static void tell_ranks(const struct engine_info *i, const char *of) {
     for (size_t n = 0; i->n_ranks > 1 && n < i->n_ranks; n++) {
         const struct engine_rank *r = &i->ranks[n];
-        log_info("rank %zu of %zu: %s, %zu threads; to its peers by %s; %.1f MiB of weights; memory for %zu KV blocks, of which %zu are used",
-                 n, i->n_ranks, r->device, r->threads, r->links, (double)r->weight_bytes / 1048576, r->kv_blocks, i->kv_blocks);
+        log_info("%srank %zu of %zu: %s, %zu threads; to its peers by %s; %.1f MiB of weights; memory for %zu KV blocks, of which %zu are used",
+                 of, n, i->n_ranks, r->device, r->threads, r->links, (double)r->weight_bytes / 1048576, r->kv_blocks, i->kv_blocks);
     }
 }
 
@@ -162,11 +162,11 @@ static void load_after(void *arg) {
         loop_stop(s->loop);
         return;
     }
-    s->engine = load->engine;
-    s->text = engine_text(s->engine);
+    s->engines = load->engines;
+    s->text = engines_text(s->engines);
     s->bytes_per_token = text_bytes_per_token(s->text);
-    engine_get_info(s->engine, &s->info);
-    engine_set_notify(s->engine, on_notify, s->loop);
+    engines_get_info(s->engines, &s->info);
+    engines_set_notify(s->engines, on_notify, s->loop);
     make_fingerprint(s);
     if (strcmp(s->config->device, "auto") == 0 && strcmp(s->info.backend, "cuda") == 0) {
         watch_gpu(s);
@@ -183,7 +183,16 @@ static void load_after(void *arg) {
              "%zu sequences at once",
              s->model, i->architecture, (double)i->n_parameters / 1e6, i->weights, i->backend, i->variant, i->threads,
              i->max_model_len, i->kv_blocks * i->kv_block_size, s->config->max_sequences);
-    tell_ranks(i);
+    for (size_t r = 0; r < engines_count(s->engines); r++) {
+        struct engine_info one;
+        char of[32] = "";
+        engines_get_info_of(s->engines, r, &one);
+        if (engines_count(s->engines) > 1) {
+            snprintf(of, sizeof of, "replica %zu: ", r);
+            log_info("%s%s, %zu threads, KV memory for %zu tokens", of, one.device, one.threads, one.kv_blocks * one.kv_block_size);
+        }
+        tell_ranks(&one, of);
+    }
 }
 
 /* ---- the end ------------------------------------------------------------------------------------------------- */
@@ -347,7 +356,7 @@ static void close_all(struct server *s, struct load *load) {
     loop_timer_free(s->tick);
     reload_close(s);
     deadlines_close(&s->deadlines);
-    engine_close(s->engine);
+    engines_close(s->engines);
     if (!gpu_monitor_close(s->gpu)) {
         log_warn("the GPU's driver does not answer; ending without it");
     }
@@ -384,7 +393,7 @@ int server_run(const struct config *config, settings_reader *reread, void *arg, 
             *err = s.load_error;
             rc = -1;
         } else if (s.device_lost) { /* told to stop in the moment before it ends by itself: not a stop like others */
-            rc = error_set(err, ERROR_DEVICE, "the device was lost: %s", engine_lost(s.engine)->message);
+            rc = error_set(err, ERROR_DEVICE, "the device was lost: %s", engines_lost(s.engines)->message);
         }
     }
     close_all(&s, &load);

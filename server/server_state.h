@@ -2,6 +2,7 @@
 #ifndef INFERD_SERVER_STATE_H
 #define INFERD_SERVER_STATE_H
 
+#include "engines.h"
 #include "admission.h"
 #include "choice_table.h"
 #include "deadline.h"
@@ -40,7 +41,7 @@ struct server {
     struct metrics metrics;
     enum server_phase phase;
 
-    struct engine *engine; /* NULL while loading */
+    struct engines *engines; /* NULL while loading */
     struct engine_info info;
     const struct text *text;
     size_t bytes_per_token; /* text_bytes_per_token */
@@ -55,7 +56,6 @@ struct server {
     struct deadlines deadlines;
     size_t n_jobs;              /* of api_tokenize.c */
     size_t n_running_choices;   /* in the engine */
-    uint64_t engine_busy_since; /* clock_now_ns when n_running_choices last left 0 */
     struct loop_timer *tick;    /* once a second while there are requests */
     bool tick_on;
     uint64_t next_ping_ns; /* no stream is silent for long enough before */

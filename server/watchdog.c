@@ -1,6 +1,7 @@
 #include "watchdog.h"
 
 #include "config.h"
+#include "engines.h"
 #include "loop.h"
 #include "request.h"
 #include "server_state.h"
@@ -17,11 +18,7 @@ double watchdog_silence(const struct server *s) {
     if (s->n_running_choices == 0) {
         return 0;
     }
-    struct engine_stats stats;
-    engine_get_stats(s->engine, &stats);
-    uint64_t since = stats.last_step_ns > s->engine_busy_since ? stats.last_step_ns : s->engine_busy_since;
-    uint64_t now = clock_now_ns();
-    return now > since ? (double)(now - since) / 1e9 : 0;
+    return engines_silence(s->engines);
 }
 
 bool watchdog_stalled(const struct server *s) {
@@ -32,7 +29,7 @@ static void report(const struct server *s, double seconds) {
     struct engine_stats stats;
     struct buf names = BUF_INIT;
     size_t running, waiting, left = NAMED_REQUESTS;
-    engine_get_stats(s->engine, &stats);
+    engines_get_stats(s->engines, &stats);
     requests_count(s, &running, &waiting);
     LIST_FOR_EACH(node, &s->requests) {
         const struct request *r = LIST_ENTRY(node, struct request, node);
@@ -49,7 +46,7 @@ static void report(const struct server *s, double seconds) {
 }
 
 void watchdog_check_device(struct server *s) {
-    const struct error *why = s->device_lost ? NULL : engine_lost(s->engine);
+    const struct error *why = s->device_lost ? NULL : engines_lost(s->engines);
     if (why) {
         log_error("the device is lost: %s; ending the process, so that whoever watches it starts it again", why->message);
         s->device_lost = true;

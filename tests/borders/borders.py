@@ -48,7 +48,7 @@ PUBLIC_OF = {
 }
 
 # The files right in engine/: each may include only those before it. Stems of one group do not see one another.
-ENGINE_ORDER = [{"kv_cache", "stop_matcher", "event_ring", "step_stats", "memory", "plan", "ordinary_tokens", "speculation", "dry",
+ENGINE_ORDER = [{"nodes", "ranks", "kv_cache", "stop_matcher", "event_ring", "step_stats", "memory", "plan", "ordinary_tokens", "speculation", "dry",
                  "sampler_state", "sampling", "text_open"},
                 {"sequence", "sampler_passes"}, {"batch", "mailbox", "wait_queue", "sampler_types"}, {"sampler_logits", "sampler_select"},
                 {"sampler_choose"}, {"sampler", "sampler_device", "scheduler", "runner"}, {"choices"}, {"ahead"}, {"text_export", "quantize_layer", "quantize_config", "quantize_folder"},
@@ -67,6 +67,7 @@ LIBRARIES = [
     (r"utf8proc\.h", ["engine/text/", "server/version.c"]),
     (r"ini\.h", ["server/"]),
     (r"gnutls/.*", ["server/", "engine/base/sha256.c"]),
+    (r"mpi\.h", ["engine/collective/mpi.c"]),
     (r"(histedit|editline/.*)\.h", ["server/cmd/line_editor.c"]),
 ]
 

@@ -1,0 +1,116 @@
+"""Several engines behind one front end (replicas): who takes a request, and that nobody can tell from the answer."""
+
+import threading
+
+import pytest
+from conftest import Daemon, wait_for
+from faults import write_tiny_model
+
+STEP = 0.03
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    return write_tiny_model(tmp_path / "tiny.gguf")
+
+
+def engine(d, name, i):
+    return sum(v for (n, labels), v in d.metrics().items() if n == "inferd_replica_" + name and dict(labels).get("engine") == str(i))
+
+
+def ask(d, prompt, **fields):
+    r = d.post("/v1/completions", {"model": d.model, "prompt": prompt, "max_tokens": 8, "temperature": 0, **fields})
+    assert r.status == 200, r.body
+    return r.json()
+
+
+def text(answer):
+    return [c["text"] for c in answer["choices"]]
+
+
+def test_the_same_answers(start, tiny):
+    prompts = ["The sea", "Once upon a time", "x", "Four words and more"]
+    one = start(model=tiny, kv_tokens=4096)
+    want = [text(ask(one, p, n=2)) for p in prompts]
+    d = start(model=tiny, kv_tokens=4096, replicas=3, threads=2)
+    assert [text(ask(d, p, n=2)) for p in prompts] == want
+    assert sum(engine(d, "generation_tokens_total", i) > 0 for i in range(3)) == 3  # where all are idle, in turn
+    assert sum(engine(d, "kv_blocks", i) for i in range(3)) == d.gauge("kv_blocks") == 3 * 256
+    assert sum(engine(d, "generation_tokens_total", i) for i in range(3)) == d.gauge("generation_tokens_total") == 64
+    log = d.log_text()
+    assert all(f"replica {i}: " in log for i in range(3))
+
+
+def test_known_prompts_go_where_they_are_known(start, tiny):
+    d = start(model=tiny, kv_tokens=4096, replicas=2, threads=2)
+    long = "A beginning that many requests share, long enough to fill some blocks of the cache. " * 3
+    first = ask(d, long + "one")
+    hits = [i for i in range(2) if engine(d, "prefix_cache_hits_total", i) > 0]
+    assert first["usage"]["prompt_tokens_details"]["cached_tokens"] == 0 and not hits
+    for end in ("two", "three", "four", "five"):
+        assert ask(d, long + end)["usage"]["prompt_tokens_details"]["cached_tokens"] >= 192
+    assert sum(engine(d, "prefix_cache_hits_total", i) > 0 for i in range(2)) == 1
+    other = start(model=tiny, kv_tokens=4096, replicas=2, threads=2, prefix_cache=False)
+    ask(other, long)
+    assert other.gauge("requests_running") == 0
+
+
+def test_work_is_spread(start):
+    """On the null device, which keeps its pace: seats of both engines are taken before anybody waits."""
+    d = start(device="null", null_step_time=STEP, max_sequences=2, kv_tokens=8192, replicas=2)
+    streams = [d.open_stream("busy", max_tokens=600, ignore_eos=True) for _ in range(4)]
+    for s in streams:
+        next(s.events())
+    assert [engine(d, "sequences_running", i) for i in range(2)] == [2, 2]
+    waiting = [d.open_stream(f"later {i}", max_tokens=2, ignore_eos=True) for i in range(2)]
+    wait_for(lambda: sum(engine(d, "sequences_waiting", i) for i in range(2)) == 2, 5, "two wait")
+    assert [engine(d, "sequences_waiting", i) for i in range(2)] == [1, 1]
+    d.check_identity()
+    streams[0].close()  # its seat is free for who waits there
+    wait_for(lambda: sum(engine(d, "sequences_waiting", i) for i in range(2)) == 1, 5, "one has it")
+    for s in streams[1:] + waiting:
+        s.close()
+    d.wait_idle()
+    assert [engine(d, "kv_blocks_used", i) for i in range(2)] == [0, 0]
+    d.check_identity()
+
+
+def test_a_full_engine_is_not_waited_for(start):
+    """A prompt that one engine knows goes to the other when that one has no seat."""
+    d = start(device="null", null_step_time=STEP, max_sequences=1, kv_tokens=8192, replicas=2)
+    long = "A beginning that many requests share, long enough to fill some blocks of the cache. " * 8
+    streams = [d.open_stream(long, max_tokens=600, ignore_eos=True) for _ in range(2)]
+    for s in streams:
+        next(s.events())
+    assert [engine(d, "sequences_running", i) for i in range(2)] == [1, 1]
+    for s in streams:
+        s.close()
+    d.wait_idle()
+
+
+def test_many_at_once_and_the_end(start, tiny):
+    d = start(model=tiny, kv_tokens=8192, replicas=2, threads=2, max_waiting=64)
+    want = text(ask(d, "The sea", max_tokens=40))
+    got, threads = [], []
+
+    def one(i):
+        got.append(text(ask(d, "The sea", max_tokens=40, user=str(i))))
+
+    for i in range(24):
+        threads.append(threading.Thread(target=one, args=(i,)))
+        threads[-1].start()
+    for t in threads:
+        t.join()
+    assert got == [want] * 24
+    d.wait_idle()
+    d.check_identity()
+    stream = d.open_stream("The sea", max_tokens=200, ignore_eos=True)
+    next(stream.events())
+    d.signal()  # what runs may end
+    assert d.wait_exit(20) == 0
+
+
+@pytest.mark.parametrize("n", ["0", "65", "two"])
+def test_other_numbers_are_refused(tmp_path, tiny, n):
+    d = Daemon(tmp_path / "log", model=tiny, replicas=n)
+    assert d.wait_exit(10) == 2 and "replicas" in d.log_text()
