@@ -467,11 +467,103 @@ static void threads_come_to_several(void) {
     }
 }
 
+/* ---- a rank without a part of a matrix ---- */
+
+static struct weight matrix(enum dtype t, size_t n, size_t k, const void *data, const float *scales, enum activation_quant a) {
+    struct weight w = {.dtype = t, .n = n, .k = k, .row_bytes = k * dtype_info(t)->bytes, .data = data, .scales = scales, .activation = a};
+    return w;
+}
+
+/* Rows that do not exist are not written, columns that do not exist sum to zero; the parts beside them are what they are alone. */
+static void parts_of_nothing(enum dtype t, enum activation_quant activation, size_t rows) {
+    enum { K = 96, A = 5, LD = 8, MOST_ROWS = 12 };
+    static const float ones[A] = {1, 1, 1, 1, 1};
+    static uint16_t x[MOST_ROWS * K];
+    static unsigned char numbers[A * K * 4];
+    const struct backend_ops *ops;
+    struct backend *b;
+    struct error err;
+    char why[BACKEND_WHY];
+    float bias[A] = {1, 2, 3, 4, 5}, want[MOST_ROWS * LD], got[MOST_ROWS * LD];
+    float *y, *device_bias;
+    void *device_x;
+    configure_devices(1, EMU_ORDER_EAGER, 1);
+    const struct backend_config c = {.max_rows = MOST_ROWS, .batch_invariant = rows > 8};
+    if (backend_open("cuda", module, &c, &ops, &b, why, &err) < 0) {
+        CHECK(false, "%s", err.message);
+        return;
+    }
+    for (size_t i = 0; i < A * K; i++) {
+        float v = (float)(int)(i % 5) - 2;
+        uint16_t h = half_of(v, DTYPE_BF16);
+        int8_t q = (int8_t)v;
+        memcpy(numbers + i * dtype_info(t)->bytes, t == DTYPE_F32 ? (void *)&v : t == DTYPE_BF16 ? (void *)&h : (void *)&q,
+               dtype_info(t)->bytes);
+    }
+    for (size_t i = 0; i < MOST_ROWS * K; i++) {
+        x[i] = half_of((float)(i % 7), DTYPE_BF16);
+    }
+    struct weight some = matrix(t, A, K, numbers, ones, activation), no_rows = matrix(t, 0, K, numbers, ones, activation),
+                  no_columns = matrix(t, A, 0, numbers, ones, activation);
+    CHECK(ops->weight_load(b, &some, &err) == 0 && ops->weight_load(b, &no_rows, &err) == 0 &&
+              ops->weight_load(b, &no_columns, &err) == 0,
+          "%s", err.message);
+    CHECK(ops->alloc(b, sizeof got, (void **)&y, &err) == 0 && ops->alloc(b, sizeof bias, (void **)&device_bias, &err) == 0 &&
+              ops->alloc(b, sizeof x, &device_x, &err) == 0 && ops->upload(b, device_x, x, sizeof x, &err) == 0 &&
+              ops->upload(b, device_bias, bias, sizeof bias, &err) == 0,
+          "%s", err.message);
+    const struct linear_part alone = {&some, device_bias, y, LD, DTYPE_F32};
+    CHECK(ops->linear(b, device_x, K, rows, &alone, 1, &err) == 0 && ops->download(b, want, y, sizeof want, &err) == 0, "%s", err.message);
+    CHECK(want[0] != 0 && want[LD] != 0, "nothing is computed");
+    ops->free(b, y);
+    CHECK(ops->alloc(b, sizeof got, (void **)&y, &err) == 0, "%s", err.message); /* zeros */
+    const struct linear_part nothing = {&no_rows, NULL, y + 6, LD, DTYPE_F32};
+    const struct linear_part parts[] = {nothing, {&some, device_bias, y, LD, DTYPE_F32}, nothing};
+    CHECK(ops->linear(b, device_x, K, rows, parts, 3, &err) == 0 && ops->download(b, got, y, sizeof got, &err) == 0, "%s", err.message);
+    CHECK(memcmp(got, want, sizeof got) == 0, "%s, %zu rows: another product beside nothing", dtype_info(t)->name, rows);
+    const struct linear_part sums[] = {{&no_columns, device_bias, y, LD, DTYPE_F32}};
+    CHECK(ops->linear(b, device_x, K, rows, sums, 1, &err) == 0 && ops->download(b, got, y, sizeof got, &err) == 0, "%s", err.message);
+    for (size_t i = 0; i < rows * LD; i++) {
+        CHECK(got[i] == (i % LD < A ? bias[i % LD] : 0), "%s: %g in row %zu", dtype_info(t)->name, (double)got[i], i / LD);
+    }
+    const struct rows_i8 q = {(int8_t *)device_x, 0, (float *)device_x};
+    const struct linear_part bare[] = {{&no_columns, NULL, y, LD, DTYPE_F32}, nothing};
+    CHECK((t == DTYPE_I8 ? ops->linear_i8(b, &q, rows, bare, 2, &err) : ops->linear(b, device_x, K, rows, bare, 2, &err)) == 0 &&
+              ops->download(b, got, y, sizeof got, &err) == 0,
+          "%s", err.message);
+    for (size_t i = 0; i < rows * LD; i++) {
+        CHECK(got[i] == 0, "%s: %g in row %zu", dtype_info(t)->name, (double)got[i], i / LD);
+    }
+    ops->weight_unload(b, &some);
+    ops->weight_unload(b, &no_rows);
+    ops->weight_unload(b, &no_columns);
+    ops->free(b, y);
+    ops->free(b, device_x);
+    ops->free(b, device_bias);
+    ops->close(b);
+    struct emu_counts counts;
+    emu_get_counts(&counts);
+    CHECK(counts.allocations == 0, "%zu allocations are left", counts.allocations);
+}
+
+static void a_part_may_be_missing(void) {
+    static const struct {
+        enum dtype t;
+        enum activation_quant a;
+    } kinds[] = {{DTYPE_I8, ACTIVATION_I8_TOKEN}, {DTYPE_I8, ACTIVATION_I8_TOKEN_ZERO}, {DTYPE_I8, ACTIVATION_FLOAT},
+                 {DTYPE_BF16, ACTIVATION_FLOAT},  {DTYPE_F32, ACTIVATION_FLOAT}};
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        parts_of_nothing(kinds[i].t, kinds[i].a, 2);
+        parts_of_nothing(kinds[i].t, kinds[i].a, 12);
+    }
+}
+
 int main(int argc, char **argv) {
     if (argc < 2) {
         return 2;
     }
     module = argv[1];
+    RUN(a_part_may_be_missing);
     RUN(too_few_devices);
     RUN(threads_come_to_several);
     RUN(operations);

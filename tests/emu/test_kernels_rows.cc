@@ -332,6 +332,23 @@ static void test_embed(enum dtype dtype, size_t k, float scale) {
     }
     double error = relative_error(result, want);
     CHECK(error < 1e-7, "embed %s of %zu: error %.2g", info->name, k, error);
+    /* ranks with rows [0, 3), [3, 8) and [8, 9): each token is one's, and zeros on the others */
+    const size_t cuts[] = {0, 3, 8, n};
+    for (int i = 0; i < 3; i++) {
+        struct cuda_weight part = w;
+        part.n = cuts[i + 1] - cuts[i];
+        part.data = data.p + cuts[i] * row_bytes;
+        part.scales = w.scales ? w.scales + cuts[i] : NULL;
+        DONE(cuda_embed(y.p, ldy, &part, token_ids.p, (int32_t)cuts[i], ids.size(), scale, 0));
+        std::vector<float> its = y.download();
+        for (size_t r = 0; r < ids.size(); r++) {
+            bool mine = ids[r] >= (int32_t)cuts[i] && ids[r] < (int32_t)cuts[i + 1];
+            for (size_t j = 0; j < k; j++) {
+                CHECK(its[r * ldy + j] == (mine ? got[r * ldy + j] : 0), "embed %s, rows from %zu: token %d", info->name, cuts[i],
+                      ids[r]);
+            }
+        }
+    }
 }
 
 /* ---- rope_kv.cu ---- */
