@@ -33,8 +33,7 @@ static int refuse_tp(const struct model_config *c, size_t n, struct error *err) 
                            n, c->n_heads, c->n_kv_heads, valid);
 }
 
-/* Whole units, of which there are enough for all ranks, if need be smaller ones. */
-static struct range cut_ff(size_t n_ff, size_t unit, size_t n_ranks, size_t rank) {
+struct range shard_cut_ff(size_t n_ff, size_t unit, size_t n_ranks, size_t rank) {
     while (unit > 1 && n_ff / unit < n_ranks) {
         unit = unit > 32 ? 32 : 1;
     }
@@ -65,7 +64,7 @@ int shard_make(const struct model_config *c, size_t rank, size_t n_ranks, size_t
         .layers = even(c->n_layers, n_stages, stage),
         .heads = {rank * heads, heads},
         .kv_heads = {rank * heads / group, c->n_kv_heads > n_ranks ? c->n_kv_heads / n_ranks : 1},
-        .ff = cut_ff(c->n_ff, ff_unit > 0 ? ff_unit : 1, n_ranks, rank),
+        .ff = shard_cut_ff(c->n_ff, ff_unit > 0 ? ff_unit : 1, n_ranks, rank),
         .vocab = {first, c->vocab_size - first < padded ? c->vocab_size - first : padded},
         .vocab_padded = padded,
     };

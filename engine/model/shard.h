@@ -42,6 +42,9 @@ int shard_make(const struct model_config *c, size_t rank, size_t n_ranks, size_t
 int shard_ff_unit(const struct model_file *file, const struct model_config *c, enum weights_format format, size_t *out,
                   struct error *err);
 
+/* A rank's features of n_ff: whole units, of which there are enough for all ranks, if need be smaller ones. */
+struct range shard_cut_ff(size_t n_ff, size_t unit, size_t n_ranks, size_t rank);
+
 /* The configuration that a rank computes with: its layers, heads and features; vocab_size stays that of the model. */
 void shard_config(const struct model_config *c, const struct shard *s, struct model_config *out);
 

@@ -4,6 +4,7 @@
 #include "base/checked.h"
 #include "model/decoder.h"
 #include "model/decoder_graph.h"
+#include "model/shard.h"
 #include "runner.h"
 
 #include <stdarg.h>
@@ -47,7 +48,7 @@ bool ask_is_cpu(const struct plan_gpu *g) {
 }
 
 bool ask_valid_tp(const struct shape *s, size_t tp) {
-    return s->n_heads % tp == 0 && (s->n_kv_heads % tp == 0 || tp % s->n_kv_heads == 0);
+    return shard_is_valid_tp(s->n_heads, s->n_kv_heads, tp);
 }
 
 /* ---- what is asked ---- */
@@ -155,7 +156,7 @@ static int workspace_of(const struct ask *k, size_t sequences, size_t *out, stru
                                 .n_heads = parts(s->n_heads, tp),
                                 .n_kv_heads = kv_heads_of(k),
                                 .vocab_size = s->vocab_size};
-    rank.n_ff = parts(s->n_experts ? s->n_ff_expert * s->n_experts_used + s->n_ff_shared : s->n_ff, tp);
+    rank.n_ff = s->n_experts ? parts(s->n_ff_expert * s->n_experts_used + s->n_ff_shared, tp) : shape_ff_share(s, k->format, tp);
     if (!decoder_workspace_bytes(&rank, cpu ? &on_cpu : &on_gpu, cpu ? DTYPE_F32 : DTYPE_BF16, rows, logits,
                                  decoder_logit_columns(s->vocab_size, 0, tp, cpu), out) ||
         !checked_add(*out, cpu ? 0 : CUDA_SCRATCH_BYTES, out)) {
@@ -382,8 +383,8 @@ static void give_warnings(const struct ask *k, struct plan_answer *a) {
     if (q->gpu.why_not[0]) {
         warn(a, "inferd does not run on this card: %.120s", q->gpu.why_not);
     }
-    if (a->n_ranks * q->replicas > 1) {
-        warn(a, "this version of inferd serves on one card: more are planned for, and not run yet");
+    if (q->pipeline_parallel > 1 && !ask_is_cpu(&q->gpu)) {
+        warn(a, "this version of inferd runs the stages of a pipeline on CPUs alone: on cards they are planned for, and not run yet");
     }
     if (s->context_length && a->asked_context > s->context_length) {
         warn(a, "a context of %zu is beyond the %zu positions that the model was made for: without a RoPE scaling of its own it is refused",

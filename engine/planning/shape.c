@@ -2,6 +2,7 @@
 
 #include "base/checked.h"
 #include "base/utf8.h"
+#include "model/shard.h"
 #include "planning/shape_internal.h"
 
 #include <inferd/buf.h>
@@ -25,9 +26,20 @@ static size_t round_up(size_t n, size_t to) {
     return parts(n, to) * to;
 }
 
+size_t shape_ff_share(const struct shape *s, enum weights_format format, size_t tp) {
+    size_t unit = s->ff_unit;
+    for (size_t i = 0; unit == 0 && i < s->n_tensors; i++) { /* of a list without a file: by the type of what comes down */
+        const struct shape_tensor *t = &s->tensors[i];
+        unit = t->is_ff && t->cut == CUT_COLUMNS && t->dtype < DTYPE_UNSUPPORTED ? dtype_info(t->dtype)->block : 0;
+    }
+    unit = format == WEIGHTS_INT8_WEIGHT_ONLY && unit < 32 ? 32 : unit;
+    return shard_cut_ff(s->n_ff, unit > 0 ? unit : 1, tp, 0).n;
+}
+
 bool shape_tensor_bytes(const struct shape *s, const struct shape_tensor *t, enum weights_format format, size_t tp,
                         size_t pad, size_t *out) {
     size_t n = t->n, k = t->k, row, bytes, share = t->cut == CUT_NONE ? 1 : tp;
+    size_t ff = shape_ff_share(s, format, tp);
     enum dtype type = t->dtype;
     const struct dtype_info *info = type < DTYPE_UNSUPPORTED ? dtype_info(type) : NULL;
     switch (t->cut) {
@@ -35,24 +47,27 @@ bool shape_tensor_bytes(const struct shape *s, const struct shape_tensor *t, enu
         break;
     case CUT_ROWS:
     case CUT_VOCAB:
-        n = parts(n, tp);
+        n = t->is_ff ? ff * (t->is_pair ? 2 : 1) : parts(n, tp);
         break;
     case CUT_KV_ROWS:
         share = tp < s->n_kv_heads ? tp : s->n_kv_heads;
         n = parts(n, share);
         break;
     case CUT_COLUMNS:
-        k = round_up(parts(k, tp), info && !t->is_vector ? info->block : 1);
-        k = k < t->k ? k : t->k;
+        k = t->is_ff ? ff : parts(k, tp);
         break;
     }
     bool made = !t->is_vector && (format != WEIGHTS_AUTO || t->converted);
-    if (t->converted) {
+    bool cut = t->cut == CUT_COLUMNS && tp > 1 && !t->is_vector; /* within blocks: becomes floats */
+    if (cut && !t->converted && !made && info && k % info->block != 0) {
+        type = DTYPE_F32;
+    } else if (t->converted) {
         type = t->made[format];
+        type = cut && dtype_info(type)->block > 1 && k % dtype_info(type)->block != 0 ? DTYPE_F32 : type;
     } else if (made && format == WEIGHTS_BF16) {
         type = DTYPE_BF16;
-    } else if (made && format == WEIGHTS_INT8_WEIGHT_ONLY && k % 32 == 0) {
-        type = DTYPE_Q8_0;
+    } else if (made && format == WEIGHTS_INT8_WEIGHT_ONLY && t->k % 32 == 0) {
+        type = k % 32 == 0 ? DTYPE_Q8_0 : DTYPE_F32;
     } else if (made) {
         type = DTYPE_I8;
     }
@@ -138,6 +153,10 @@ static int from_file(const char *path, struct shape *s, struct error *err) {
         ask_engine(s, file, NULL);
         check_types(s, file);
         rc = model_file_quantization(file) ? quantized(s, file, err) : shape_file_tensors(s, file, &s->tensors, &s->n_tensors, err);
+        struct error unknown;
+        if (rc == 0 && s->runs && s->has_config && shard_ff_unit(file, &s->config, WEIGHTS_AUTO, &s->ff_unit, &unknown) < 0) {
+            s->ff_unit = 0; /* what cannot be loaded is planned for all the same */
+        }
     }
     if (rc < 0) {
         error_prefix(err, "%s", path);

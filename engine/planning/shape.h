@@ -29,6 +29,7 @@ struct shape_tensor {
     bool is_vector;
     bool is_expert;
     bool is_pair; /* gate and up in one entry */
+    bool is_ff;   /* its rows or columns are features of the feed-forward */
     bool converted; /* a matrix of a quantised checkpoint: `made` is what loading makes of it */
     enum dtype made[N_WEIGHTS_FORMATS];
 };
@@ -38,6 +39,7 @@ struct shape {
     size_t n_layers, n_embd, n_heads, n_kv_heads, head_dim, n_ff, vocab_size, context_length;
     size_t n_experts, n_experts_used, n_ff_expert, n_ff_shared; /* 0: no experts */
     size_t window, n_sliding; /* a sliding window and how many layers have it */
+    size_t ff_unit; /* features that ranks do not part, in the file's types */
     bool tied, gated, qkv_bias, qk_norm, post_norms;
     bool widened; /* a quantised matrix becomes BF16 at load */
     bool sees;    /* it has a part for images, which is not in its numbers */
@@ -54,6 +56,9 @@ struct shape {
 
 int shape_open(const char *model, struct shape *out, struct error *err);
 void shape_close(struct shape *s);
+
+/* Features of the feed-forward that rank 0 has. */
+size_t shape_ff_share(const struct shape *s, enum weights_format format, size_t tp);
 
 /* Bytes of rank 0's part of a tensor among `tp`, as `format` makes it; `pad` the columns of INT8 are padded to (1 = not).
  * False on overflow. */

@@ -59,6 +59,15 @@ static void derive_pair(struct list_of_tensors *l, int layer, size_t count, size
     derive(l, CUT_ROWS, layer, count, 2 * n_ff, k, type);
     if (l->n > before) {
         l->items[before].is_pair = true;
+        l->items[before].is_ff = true;
+    }
+}
+
+static void derive_down(struct list_of_tensors *l, int layer, size_t n, size_t n_ff, enum dtype type) {
+    size_t before = l->n;
+    derive(l, CUT_COLUMNS, layer, 1, n, n_ff, type);
+    if (l->n > before) {
+        l->items[before].is_ff = true;
     }
 }
 
@@ -70,7 +79,7 @@ static void derive_feed_forward(struct list_of_tensors *l, const struct shape *s
         } else {
             derive(l, CUT_ROWS, layer, 1, s->n_ff, d, type);
         }
-        derive(l, CUT_COLUMNS, layer, 1, d, s->n_ff, type);
+        derive_down(l, layer, d, s->n_ff, type);
         return;
     }
     derive(l, CUT_NONE, layer, 1, s->n_experts, d, type); /* the router */
@@ -172,6 +181,7 @@ static enum shape_cut cut_of(const char *name, bool is_vector) {
 
 int shape_file_tensors(const struct shape *s, const struct model_file *file, struct shape_tensor **out, size_t *n,
                        struct error *err) {
+    static const char *const feed_forward[] = {"ffn_", "mlp.", NULL};
     struct list_of_tensors l = {0};
     for (size_t i = 0; i < model_file_n_tensors(file); i++) {
         const struct tensor *t = model_file_tensor(file, i);
@@ -189,6 +199,7 @@ int shape_file_tensors(const struct shape *s, const struct model_file *file, str
                                           .is_expert = strstr(t->name, "exps") || strstr(t->name, "experts.")};
         out_tensor.bytes = t->size / out_tensor.count;
         out_tensor.cut = cut_of(t->name, out_tensor.is_vector);
+        out_tensor.is_ff = !out_tensor.is_expert && (out_tensor.cut == CUT_ROWS || out_tensor.cut == CUT_COLUMNS) && has_any(t->name, feed_forward);
         if (out_tensor.layer >= (int)s->n_layers) {
             return free(l.items), error_set(err, ERROR_MODEL, "the tensor %.100s belongs to none of the %zu layers", t->name, s->n_layers);
         }
@@ -211,7 +222,8 @@ static enum shape_cut cut_of_role(const struct role *r) {
 
 static int add_role(struct list_of_tensors *l, struct model_source *source, const struct role *r, int layer, int shape_layer,
                     struct error *err) {
-    struct shape_tensor made = {.cut = cut_of_role(r), .layer = shape_layer, .count = 1, .k = 1, .is_vector = !role_is_matrix(r)};
+    struct shape_tensor made = {.cut = cut_of_role(r), .layer = shape_layer, .count = 1, .k = 1, .is_vector = !role_is_matrix(r),
+                                .is_ff = r->n == ROLE_DIM_FF || r->k == ROLE_DIM_FF};
     if (made.is_vector) {
         const struct tensor *t;
         if (model_source_vector(source, r, layer, &t, err) < 0) {
