@@ -23,6 +23,7 @@ fi
 {
     ldd "$inferd" ${module:+"$module"}
     /sbin/ldconfig -p | grep 'libgcc_s.so.1 .*x86-64' | head -n 1
+    if [ -n "$module" ]; then /sbin/ldconfig -p | grep 'libnccl.so.2 .*x86-64' | head -n 1; fi # loaded when several GPUs are used
 } >/tmp/needed
 if grep 'not found' /tmp/needed; then
     echo "collect.sh: these shared objects are missing" >&2
