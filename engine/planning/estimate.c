@@ -9,7 +9,18 @@
 
 static const double decode_share[2] = {0.50, 0.80};  /* of the bandwidth */
 static const double prefill_share[2] = {0.35, 0.65}; /* of the rate of operations */
-#define ALL_REDUCE_SECONDS 15e-6 /* of one small message among the ranks of a node: 8 to 20 us are published */
+/*
+ * An all-reduce of `bytes` among the ranks of a node takes a fixed time, then what its pieces take one behind the other, up to where
+ * the wire is kept busy, and behind that what the wire takes. Over NVLink 4 to 9 us are published for a few KB, 14 to 21 for 256 KB,
+ * 31 to 40 for 1 MB (sglang PR 2904, vLLM's own kernel, 4 H100). Over PCIe nothing but NCCL's 20 us and the wire is supposed.
+ */
+#define NVLINK_SECONDS 8e-6
+#define NVLINK_SECONDS_A_BYTE 26e-12 /* up to NVLINK_PIECES */
+#define NVLINK_PIECES 1e6
+#define PCIE_SECONDS 20e-6
+/* Between stages on different nodes: a message of the stream, of the size of a step, over a network of 100 Gbit/s. */
+#define HOP_SECONDS 20e-6
+#define HOP_BYTES_A_SECOND 12.5e9
 #define DEFAULT_PROMPT 512
 
 /* What a token's pass needs of one rank, over all stages. */
@@ -46,14 +57,20 @@ static double rate_of(const struct ask *k) {
     return k->format == WEIGHTS_INT8 && g->int8 > 0 ? g->int8 : g->bf16;
 }
 
+static double all_reduce_seconds(const struct ask *k, double bytes) {
+    const struct plan_question *q = &k->q;
+    bool nvlink = strcmp(q->gpu.link, "nvlink") == 0;
+    double tp = (double)q->tensor_parallel, pieces = nvlink ? (bytes < NVLINK_PIECES ? bytes : NVLINK_PIECES) : 0;
+    double wire = q->gpu.link_bandwidth > 0 ? 2 * (tp - 1) / tp * (bytes - pieces) / q->gpu.link_bandwidth : 0;
+    return (nvlink ? NVLINK_SECONDS : PCIE_SECONDS) + pieces * NVLINK_SECONDS_A_BYTE + wire;
+}
+
+/* Two sums a layer, activations of 16 bits; and the stream of 32 bits to each next stage. */
 static double collective_seconds(const struct ask *k, double rows) {
     const struct plan_question *q = &k->q;
-    if (q->tensor_parallel == 1) {
-        return 0;
-    }
-    double bytes = rows * (double)k->shape.n_embd * 2, tp = (double)q->tensor_parallel;
-    double wire = q->gpu.link_bandwidth > 0 ? 2 * (tp - 1) / tp * bytes / q->gpu.link_bandwidth : 0;
-    return 2 * (double)k->shape.n_layers * (ALL_REDUCE_SECONDS + wire);
+    double bytes = rows * (double)k->shape.n_embd * 2, hops = (double)(q->pipeline_parallel - 1);
+    double sums = q->tensor_parallel > 1 ? 2 * (double)k->shape.n_layers * all_reduce_seconds(k, bytes) : 0;
+    return sums + hops * (HOP_SECONDS + 2 * bytes / HOP_BYTES_A_SECOND);
 }
 
 static double larger(double a, double b) {
@@ -90,7 +107,8 @@ int estimate(const struct ask *k, struct plan_answer *a, struct error *err) {
                                          first_token_seconds(k, prompt, decode_share[0], prefill_share[0])};
     a->token = (struct plan_range){token_seconds(k, a, batch, context, decode_share[1], prefill_share[1]),
                                    token_seconds(k, a, batch, context, decode_share[0], prefill_share[0])};
-    double all = batch * (double)q->replicas;
+    a->token_communication = collective_seconds(k, batch);
+    double all = batch * (double)q->replicas; /* the stages of a pipeline work one behind the other */
     a->tokens_per_second = (struct plan_range){all / a->token.high, all / a->token.low};
     if (q->gpu.price_hour > 0) {
         double second = q->gpu.price_hour * (double)(a->n_ranks * q->replicas) / 3600;

@@ -105,6 +105,7 @@ struct plan_answer {
     size_t shortage;          /* bytes a rank lacks; 0 = none */
     size_t valid_tp[PLAN_MAX_TP], n_valid_tp;
     struct plan_range first_token, token, tokens_per_second; /* s, s, 1/s of all replicas */
+    double token_communication; /* s of `token` that ranks and stages spend on what they tell each other */
     struct plan_range price_per_million; /* of tokens made, if the card has a price an hour */
     char warnings[PLAN_MAX_WARNINGS][192];
     size_t n_warnings;

@@ -65,6 +65,7 @@ void plan_print_json(const struct plan_question *q, const struct plan_answer *a,
     range(out, "first_token_seconds", a->first_token, ", ");
     range(out, "token_seconds", a->token, ", ");
     range(out, "tokens_per_second", a->tokens_per_second, ", ");
+    buf_printf(out, "\"token_communication_seconds\": %.6g, ", a->token_communication);
     range(out, "price_per_million_tokens", a->price_per_million, "},\n");
     lists(out, a);
     buf_puts(out, "}\n");
