@@ -25,7 +25,15 @@ static int start(void *arg, size_t i, struct error *err) {
 static int forward(void *arg, size_t i, struct error *err) {
     const struct step *s = arg;
     const struct rank *rank = &s->r->ranks[i];
-    return start(arg, i, err) < 0 ? -1 : rank->ops->sync(rank->backend, err);
+    if (start(arg, i, err) < 0 || (!rank->ops->choose && decoder_gather(&s->r->ranks[i].decoder, err) < 0)) {
+        return -1;
+    }
+    return rank->ops->sync(rank->backend, err);
+}
+
+/* Most logits are never looked at by the host: they are gathered when they are. */
+static int gather(void *arg, size_t i, struct error *err) {
+    return decoder_gather(&((const struct step *)arg)->r->ranks[i].decoder, err);
 }
 
 static int logits(void *arg, size_t i, struct error *err) {
@@ -35,8 +43,7 @@ static int logits(void *arg, size_t i, struct error *err) {
 
 static int choose(void *arg, size_t i, struct error *err) {
     const struct step *s = arg;
-    const struct rank *rank = &s->r->ranks[i];
-    return rank->ops->choose(rank->backend, rank->decoder.logits, rank->decoder.logits_ld, s->vocab_size, s->rows, s->n, err);
+    return decoder_choose(&s->r->ranks[i].decoder, s->vocab_size, s->rows, s->n, err);
 }
 
 static int chosen(void *arg, size_t i, struct error *err) {
@@ -191,6 +198,9 @@ int runner_get_logits(struct runner *r, size_t i, const float **out, struct erro
         r->logits_end = i + n;
     }
     size_t row = i - r->logits_first;
+    if (!r->decoder->gathered && all(r, gather, (struct step){0}, err) < 0) {
+        return -1;
+    }
     if (r->ops->choose && fetch_logits(r, row, 1, err) < 0) { /* most are never asked for */
         return -1;
     }

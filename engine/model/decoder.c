@@ -411,14 +411,45 @@ static int forward_layers(struct decoder *d, const struct decoder_batch *b, stru
 static int head(struct decoder *d, size_t first, size_t n, struct error *err) {
     const struct weight *w = weights_head(&d->weights);
     size_t E = d->config.n_embd, padded = d->shard.vocab_padded;
-    bool gathered = d->part != NULL;
-    const struct linear_part part = {w, NULL, gathered ? d->part : d->logits + d->shard.vocab.first,
-                                     gathered ? padded : d->logits_ld, DTYPE_F32};
-    if (n == 0 || !is_last_stage(d)) {
+    const struct linear_part part = {w, NULL, d->part ? d->part : d->logits + d->shard.vocab.first,
+                                     d->part ? padded : d->logits_ld, DTYPE_F32};
+    if (n == 0 || !is_last_stage(d) || w->n == 0) {
         return 0;
     }
-    TRY(w->n > 0 ? d->ops->linear(d->backend, column(d, d->h, first * E), E, n, &part, 1, err) : 0);
-    return gathered ? d->group->ops->gather_columns(d->group, d->part, n, padded * sizeof(float), d->logits, err) : 0;
+    return d->ops->linear(d->backend, column(d, d->h, first * E), E, n, &part, 1, err);
+}
+
+/* The head has computed n rows. */
+static void remember_part(struct decoder *d, size_t n) {
+    d->n_part = is_last_stage(d) ? n : 0;
+    d->gathered = d->part == NULL;
+}
+
+int decoder_gather(struct decoder *d, struct error *err) {
+    if (d->gathered || d->n_part == 0) {
+        return 0;
+    }
+    TRY(d->group->ops->gather_columns(d->group, d->part, d->n_part, d->shard.vocab_padded * sizeof(float), d->logits, err));
+    d->gathered = true;
+    return 0;
+}
+
+static bool are_greedy(const struct choice_row *rows, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        if (!rows[i].greedy || rows[i].n_edits > 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+int decoder_choose(struct decoder *d, size_t vocab_size, const struct choice_row *rows, size_t n, struct error *err) {
+    if (!d->gathered && d->group->ops->choose_greedy && are_greedy(rows, n)) {
+        return d->group->ops->choose_greedy(d->group, d->part, d->shard.vocab_padded, d->shard.vocab.first, d->shard.vocab.n,
+                                            vocab_size, rows, n, err);
+    }
+    TRY(decoder_gather(d, err));
+    return d->ops->choose(d->backend, d->logits, d->logits_ld, vocab_size, rows, n, err);
 }
 
 /* What a launch is sized by. */
@@ -461,9 +492,15 @@ int decoder_place(struct decoder *d, struct decoder_batch *b, struct error *err)
     return 0;
 }
 
+/* Rows of logits that lie in memory behind the pass. */
+static size_t logits_of(const struct decoder *d, const struct decoder_batch *b) {
+    return b->n_logits < d->limits.max_logits ? b->n_logits : d->limits.max_logits;
+}
+
 int decoder_queue(struct decoder *d, const struct decoder_batch *b, struct error *err) {
     TRY(forward_layers(d, b, err));
-    return head(d, 0, b->n_logits < d->limits.max_logits ? b->n_logits : d->limits.max_logits, err);
+    remember_part(d, logits_of(d, b));
+    return head(d, 0, logits_of(d, b), err);
 }
 
 void decoder_pad(const struct decoder *d, struct decoder_batch *b) {
@@ -481,7 +518,11 @@ int decoder_start_padded(struct decoder *d, const struct decoder_batch *batch, b
     }
     TRY(decoder_place(d, &b, err));
     TRY(fed ? d->ops->feed(d->backend, b.token_ids, b.rows, err) : 0);
-    return graph ? d->ops->graph_launch(d->backend, graph->recorded, err) : decoder_queue(d, &b, err);
+    if (!graph) {
+        return decoder_queue(d, &b, err);
+    }
+    remember_part(d, logits_of(d, &b));
+    return d->ops->graph_launch(d->backend, graph->recorded, err);
 }
 
 int decoder_start(struct decoder *d, const struct decoder_batch *batch, bool fed, struct error *err) {
@@ -492,10 +533,13 @@ int decoder_start(struct decoder *d, const struct decoder_batch *batch, bool fed
 
 int decoder_forward(struct decoder *d, const struct decoder_batch *batch, struct error *err) {
     TRY(decoder_start(d, batch, false, err));
+    TRY(decoder_gather(d, err));
     return d->ops->sync(d->backend, err);
 }
 
 int decoder_logits(struct decoder *d, size_t first, size_t n, struct error *err) {
     TRY(head(d, first, n, err));
+    remember_part(d, n);
+    TRY(decoder_gather(d, err));
     return d->ops->sync(d->backend, err);
 }

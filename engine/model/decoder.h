@@ -78,6 +78,8 @@ struct decoder {
     float *x_last;   /* [max_rows][n_embd] rows that go on to the head */
     void *attn_last; /* [max_rows][q_dim] */
     float *part;     /* [max_logits][shard.vocab_padded] this rank's logits, where they are gathered */
+    size_t n_part;   /* rows of it that the last step has */
+    bool gathered;   /* they are in logits too */
     float *logits;   /* [max_logits][logits_ld] of which vocab_size count; shared memory: rank 0's */
     size_t logits_ld;
     struct rows_i8 h_i8,
@@ -115,8 +117,13 @@ void decoder_pad(const struct decoder *d, struct decoder_batch *b);
 /* decoder_start of a batch that is padded: its arrays are not written. */
 int decoder_start_padded(struct decoder *d, const struct decoder_batch *batch, bool fed, struct error *err);
 
-/* The same without waiting. `fed`: token_ids below 0 are the last choice's tokens, by row (backend.h, feed). */
+/* The same without waiting, and without gathering the ranks' logits (decoder_gather, decoder_choose). `fed`: token_ids below 0 are the last choice's tokens, by row (backend.h, feed). */
 int decoder_start(struct decoder *d, const struct decoder_batch *batch, bool fed, struct error *err);
+
+/* Where each rank has a part of the logits of the last step: all of them come to d->logits, if they are not there. Queued. */
+int decoder_gather(struct decoder *d, struct error *err);
+/* backend_ops.choose from these logits, gathered only if a row wants more than the best. */
+int decoder_choose(struct decoder *d, size_t vocab_size, const struct choice_row *rows, size_t n, struct error *err);
 
 /* Until the next step: put the logits of logit_rows[first..first + n) into d->logits instead, n <= max_logits. */
 int decoder_logits(struct decoder *d, size_t first, size_t n, struct error *err);

@@ -82,6 +82,7 @@ struct emu_counts {
     uint64_t calls[EMU_CALLS];
     uint64_t kernels_run, graph_kernels_run; /* the latter by graphs */
     uint64_t collectives;                    /* of NCCL, that took place: one for all its ranks */
+    uint64_t collective_bytes;               /* that the ranks gave to them */
     uint64_t copies_to_device, copies_to_host, copies_on_device, memsets;
     uint64_t bytes_to_device, bytes_to_host;
     uint64_t frees;

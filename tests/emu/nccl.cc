@@ -246,6 +246,7 @@ static cudaError_t do_round(const Round &round, const Ranks &ranks) {
             if (!may_touch(r, *p.first, p.second, &why)) {
                 return note(r, cudaErrorIllegalAddress, "%s when it is done: %s", names[int(p.second.what)], why.c_str());
             }
+            r.counts.collective_bytes += bytes_given(*p.first, p.second);
         }
     }
     switch (first.what) {

@@ -219,6 +219,41 @@ static void others(struct member *m) {
     OK(op->gather_columns(m->group, NULL, 0, 0, NULL, &err));
 }
 
+/* The best of logits that the ranks have parts of: of equal ones the lowest, none where one is no number. */
+static void best(struct member *m) {
+    enum { ROWS = 7, COLUMNS = 70, LD = 80 };
+    struct error err;
+    static const struct {
+        size_t at[2];
+        float value;
+        int32_t want;
+    } rows[ROWS] = {{{0, 0}, 9, 0},     {{69, 69}, 9, 69}, {{70, 70}, 9, 70}, {{140, 75}, 9, 75}, /* in two ranks' columns */
+                    {{130, 130}, 9, 7}, /* beyond the vocabulary; the next best is 8 at 7 */
+                    {{71, 71}, INFINITY, CHOICE_NONFINITE}, {{3, 3}, NAN, CHOICE_NONFINITE}};
+    size_t vocab = m->n > 2 ? 145 : 100, first = m->rank * COLUMNS;
+    static float parts[MOST][ROWS * LD];
+    float *part = parts[m->rank];
+    struct choice_row choices[ROWS];
+    int32_t tokens[ROWS];
+    for (size_t r = 0; r < ROWS; r++) {
+        for (size_t j = 0; j < LD; j++) {
+            size_t id = first + j;
+            bool here = id == rows[r].at[0] || id == rows[r].at[1];
+            part[r * LD + j] = j >= COLUMNS ? 1e9f : here ? rows[r].value : id == 7 ? 8.0f : -(float)(id % 5);
+        }
+        choices[r] = (struct choice_row){.logits_row = r, .greedy = true};
+    }
+    upload(m, m->x, part, ROWS * LD * sizeof(float));
+    OK(m->group->ops->choose_greedy(m->group, (float *)(void *)m->x, LD, first, COLUMNS, vocab, choices, ROWS, &err));
+    OK(m->ops->chosen(m->b, tokens, ROWS, &err));
+    for (size_t r = 0; r < ROWS; r++) {
+        bool beyond = rows[r].at[0] >= vocab && rows[r].at[1] >= vocab;
+        int32_t want = rows[r].at[0] >= vocab && rows[r].at[1] < vocab ? (int32_t)rows[r].at[1] : beyond ? 7 : rows[r].want;
+        want = r == 4 && !beyond ? 130 : want;
+        CHECK(tokens[r] == want, "rank %zu of %zu, row %zu: %d, not %d", m->rank, m->n, r, tokens[r], want);
+    }
+}
+
 static void all_operations(struct member *m) {
     static const enum dtype types[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
     struct error err;
@@ -240,6 +275,7 @@ static void all_operations(struct member *m) {
     columns(m, 2, 7, 1);
     columns(m, 3, (size_t)600 << 10, 0); /* in two parts */
     others(m);
+    best(m);
     OK(m->host->ops->barrier(m->host, &err));
     emu_get_counts(&after);
     CHECK(after.calls[EMU_CALL_MALLOC] == before.calls[EMU_CALL_MALLOC], "memory was taken");

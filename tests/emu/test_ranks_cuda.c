@@ -212,6 +212,30 @@ static void company_changes_nothing(const char *model, size_t n) {
     nothing_is_left();
 }
 
+/* The best of a row is found by each rank among its own logits; these are brought together only for who wants more. */
+static void greedy_logits_stay(const char *model) {
+    struct engine_config c = config_of(model, 4);
+    struct emu_counts before, after;
+    uint64_t bytes[2];
+    configure_devices(4, EMU_ORDER_EAGER, 1);
+    struct engine *e = open_config(&c);
+    for (int sampled = 0; sampled < 2; sampled++) {
+        static struct outcome out;
+        struct engine_request r = plain_request(0, 9, 20);
+        r.ignore_eos = true;
+        r.sampling.temperature = sampled ? 1.0f : 0.0f;
+        emu_get_counts(&before);
+        memset(&out, 0, sizeof out);
+        one(e, &r, &out);
+        emu_get_counts(&after);
+        CHECK(out.n_tokens == 20, "%zu tokens", out.n_tokens);
+        bytes[sampled] = after.collective_bytes - before.collective_bytes;
+    }
+    CHECK(bytes[0] + 15 * (VOCAB * sizeof(float) - 4 * 8) < bytes[1], "%llu bytes are moved, and %llu with all logits",
+          (unsigned long long)bytes[0], (unsigned long long)bytes[1]);
+    engine_close(e);
+}
+
 /* Not batch_invariant: sums go round as NCCL likes it, algorithms are chosen by shape; the same run gives the same bits. */
 static void runs_are_repeatable(const char *model, size_t n) {
     static struct outcome first[N], again[N];
@@ -320,6 +344,7 @@ static void on_model(const char *architecture, uint64_t seed) {
     }
     if (first) {
         RUN(runs_are_repeatable, path, 4);
+        RUN(greedy_logits_stay, path);
         RUN(a_rank_stalls, path);
         RUN(a_device_is_lost, path);
     }

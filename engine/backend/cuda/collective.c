@@ -186,6 +186,22 @@ static int gather_columns(struct collective *c, const void *mine, size_t rows, s
     return 0;
 }
 
+static int choose_greedy(struct collective *c, const float *part, size_t ld, size_t first, size_t columns, size_t vocab_size,
+                         const struct choice_row *rows, size_t n, struct error *err) {
+    struct cuda_group *g = group_of(c);
+    struct backend *b = g->b;
+    uint64_t *finds = g->workspace.data, *mine = finds + c->rank * n;
+    if (n > (g->workspace.bytes - TOKEN_BYTES) / sizeof *finds / c->size) {
+        return error_set(err, ERROR_INTERNAL, "a choice of %zu tokens was not reserved", n);
+    }
+    columns = first >= vocab_size ? 0 : columns < vocab_size - first ? columns : vocab_size - first;
+    TRY(cuda_choose_begin(b, vocab_size, rows, n, err));
+    TRY(cuda_check(b, cuda_best_of_part(part, ld, first, columns, b->chooser.input.data, n, mine, b->stream), "choosing tokens", err));
+    CALL(g, "a choice", ncclAllGather(mine, finds, n * sizeof *finds, ncclInt8, g->comm, b->stream));
+    TRY(cuda_check(b, cuda_best_of_ranks(finds, c->size, n, b->chooser.tokens.data, b->stream), "choosing tokens", err));
+    return cuda_choose_end(b, n, err);
+}
+
 static int broadcast(struct collective *c, void *x, size_t bytes, size_t root, struct error *err) {
     struct cuda_group *g = group_of(c);
     if (root >= c->size) {
@@ -259,6 +275,7 @@ static const struct collective_ops group_ops = {
     .all_reduce = all_reduce,
     .all_gather = all_gather,
     .gather_columns = gather_columns,
+    .choose_greedy = choose_greedy,
     .broadcast = broadcast,
     .barrier = barrier,
     .send = send,

@@ -189,6 +189,9 @@ int cuda_step_begin(struct backend *b, const struct step_arrays *host, struct st
 
 int cuda_choose_reserve(struct backend *b, size_t max_rows, size_t vocab_size, struct error *err);
 void cuda_choose_close(struct backend *b);
+/* Around the kernels of a choice: what is asked is on the device, its edits behind max_rows choices; tokens are on their way. */
+int cuda_choose_begin(struct backend *b, size_t vocab_size, const struct choice_row *rows, size_t n, struct error *err);
+int cuda_choose_end(struct backend *b, size_t n, struct error *err);
 int cuda_op_choose(struct backend *b, const float *logits, size_t ld, size_t vocab_size, const struct choice_row *rows,
                    size_t n, struct error *err);
 int cuda_op_chosen(struct backend *b, int32_t *tokens, size_t n, struct error *err);

@@ -141,6 +141,11 @@ cudaError_t cuda_choose(const float *logits, size_t ld, size_t vocab_size, const
                         const struct logit_edit *edits, size_t n, int32_t *tokens, void *workspace,
                         cudaStream_t stream);
 size_t cuda_choose_workspace(size_t vocab_size);
+/* The same of greedy rows without edits whose logits several ranks have (best.cu): finds[rows] among columns part[..][ld], n of them,
+ * from id `first` on; then tokens[rows] from finds[size][rows]. */
+cudaError_t cuda_best_of_part(const float *part, size_t ld, size_t first, size_t n, const struct cuda_choice *choices, size_t rows,
+                              uint64_t *finds, cudaStream_t stream);
+cudaError_t cuda_best_of_ranks(const uint64_t *finds, size_t size, size_t rows, int32_t *tokens, cudaStream_t stream);
 /* token_ids[i] below 0, i < n, becomes tokens[-1 - token_ids[i]], or 0 where that is no token. */
 cudaError_t cuda_feed(int32_t *token_ids, const int32_t *tokens, size_t n, cudaStream_t stream);
 

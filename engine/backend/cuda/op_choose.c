@@ -77,9 +77,8 @@ static int send(struct backend *b, const struct choice_row *rows, size_t n, stru
     return cuda_slot_sent(b, &c->slots, err);
 }
 
-int cuda_op_choose(struct backend *b, const float *logits, size_t ld, size_t vocab_size, const struct choice_row *rows,
-                   size_t n, struct error *err) {
-    struct cuda_chooser *c = &b->chooser;
+int cuda_choose_begin(struct backend *b, size_t vocab_size, const struct choice_row *rows, size_t n, struct error *err) {
+    const struct cuda_chooser *c = &b->chooser;
     TRY(cuda_alive(b, err));
     if (c->n_waiting == CUDA_SLOTS) {
         return error_set(err, ERROR_INTERNAL, "choose: %d choices were not taken yet", CUDA_SLOTS);
@@ -87,7 +86,25 @@ int cuda_op_choose(struct backend *b, const float *logits, size_t ld, size_t voc
     if (!b->fixed || n > c->max_rows) {
         TRY(cuda_choose_reserve(b, n > c->max_rows ? n : c->max_rows, vocab_size, err));
     }
-    TRY(send(b, rows, n, err));
+    return send(b, rows, n, err);
+}
+
+int cuda_choose_end(struct backend *b, size_t n, struct error *err) {
+    struct cuda_chooser *c = &b->chooser;
+    void *result = c->results.slots[(c->results.next + c->n_waiting) % CUDA_SLOTS].host;
+    TRY(cuda_check(b, cudaMemcpyAsync(result, c->tokens.data, n * sizeof(int32_t), cudaMemcpyDeviceToHost, b->stream),
+                   "a copy to the host", err));
+    TRY(cuda_check(b,
+                   cudaEventRecord(c->results.slots[(c->results.next + c->n_waiting) % CUDA_SLOTS].copied, b->stream),
+                   "an event", err));
+    c->n_waiting++;
+    return 0;
+}
+
+int cuda_op_choose(struct backend *b, const float *logits, size_t ld, size_t vocab_size, const struct choice_row *rows,
+                   size_t n, struct error *err) {
+    const struct cuda_chooser *c = &b->chooser;
+    TRY(cuda_choose_begin(b, vocab_size, rows, n, err));
     const struct cuda_choice *choices = c->input.data;
     const struct logit_edit *edits = (const struct logit_edit *)(choices + c->max_rows);
     int32_t *out = c->tokens.data;
@@ -97,14 +114,7 @@ int cuda_op_choose(struct backend *b, const float *logits, size_t ld, size_t voc
             b, cuda_choose(logits, ld, vocab_size, choices + i, edits, some, out + i, b->scratch.data, b->stream),
             "choosing tokens", err));
     }
-    void *result = c->results.slots[(c->results.next + c->n_waiting) % CUDA_SLOTS].host;
-    TRY(cuda_check(b, cudaMemcpyAsync(result, out, n * sizeof *out, cudaMemcpyDeviceToHost, b->stream),
-                   "a copy to the host", err));
-    TRY(cuda_check(b,
-                   cudaEventRecord(c->results.slots[(c->results.next + c->n_waiting) % CUDA_SLOTS].copied, b->stream),
-                   "an event", err));
-    c->n_waiting++;
-    return 0;
+    return cuda_choose_end(b, n, err);
 }
 
 int cuda_op_chosen(struct backend *b, int32_t *tokens, size_t n, struct error *err) {
