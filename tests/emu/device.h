@@ -83,6 +83,34 @@ static inline cudaError_t emu_launch(const char *name, void (*kernel)(P...), dim
 #define LAUNCH(kernel, grid, block, shared, stream, ...)                                                               \
     emu_launch(#kernel, kernel, (grid), (block), (shared), (stream), ##__VA_ARGS__)
 
+template <typename... P, typename... A>
+static inline cudaError_t emu_launch_peers(const char *name, void (*kernel)(P...), const void *key, unsigned rank, unsigned ranks,
+                                           dim3 grid, dim3 block, size_t shared, cudaStream_t stream, A &&...arguments) {
+    std::tuple<P...> values(std::forward<A>(arguments)...);
+    emu_kernel launch{name, reinterpret_cast<const void *>(kernel), grid, block, shared, 0, [kernel, values]() {
+                          std::apply(kernel, values);
+                      }};
+    launch.in_order = true;
+    launch.shared_allowed = emu_shared_allowed(stream, launch.function);
+    emu_limits limits = emu_stream_limits(stream);
+    cudaError_t error = emu_check_launch(&launch, &limits);
+    return error != cudaSuccess ? error : emu_enqueue_peers(stream, name, key, rank, ranks, launch);
+}
+#define LAUNCH_PEERS(kernel, key, rank, ranks, grid, block, shared, stream, ...)                                       \
+    emu_launch_peers(#kernel, kernel, (key), (rank), (ranks), (grid), (block), (shared), (stream), ##__VA_ARGS__)
+
+static inline void fence_system() {
+}
+static inline void store_flag(uint32_t *p, uint32_t v) {
+    __atomic_store_n(p, v, __ATOMIC_RELEASE);
+}
+static inline uint32_t load_flag(const uint32_t *p) {
+    return __atomic_load_n(p, __ATOMIC_ACQUIRE);
+}
+static inline void spin() {
+    emu_let_others_run();
+}
+
 /* ---- barriers, warps ---- */
 
 static inline void block_sync() {

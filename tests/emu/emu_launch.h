@@ -19,6 +19,7 @@ struct emu_kernel {
     size_t shared;              /* bytes of dynamic shared memory */
     size_t shared_allowed;      /* what emu_shared_allowed said when it was launched */
     std::function<void()> body; /* what one thread does */
+    bool in_order = false; /* blocks and threads, whatever the seed: of several devices whose blocks wait for one another */
 };
 
 /* What a launch may ask of a device. */
@@ -52,6 +53,15 @@ extern void (*emu_describe_address)(const void *address, char *text, size_t size
 /* Put work into a stream (0: the default one), or into the graph that is being captured. The return is the error of the
  * call; `work` reports its own later, when it is run on the thread of the stream's device. */
 cudaError_t emu_enqueue(cudaStream_t stream, const char *name, std::function<cudaError_t(int device)> work);
+
+/* The same of kernels that wait for one another: the k-th of each of the `ranks` of `key` are run at the same time, when all have
+ * come to it. emu_begin_peers: key is another group's from now on. emu_stop_peers: what this rank has under way ends, undone. */
+cudaError_t emu_enqueue_peers(cudaStream_t stream, const char *name, const void *key, unsigned rank, unsigned ranks,
+                              const struct emu_kernel &kernel);
+void emu_begin_peers(const void *key);
+void emu_stop_peers(const void *key, unsigned rank);
+/* In a kernel that waits for another device. */
+void emu_let_others_run(void);
 
 /* The limits of the stream's device. */
 struct emu_limits emu_stream_limits(cudaStream_t stream);

@@ -403,7 +403,7 @@ cudaError_t emu_run_kernel(const struct emu_kernel *kernel, int device) {
     m->kernel = kernel;
     m->error = cudaSuccess;
     uint64_t seed = order_seed;
-    m->in_order = seed == 0;
+    m->in_order = seed == 0 || kernel->in_order;
     m->random = (seed + ++m->launch_number * 0x9e3779b97f4a7c15ULL) | 1u;
     emu_here.grid_dim = {kernel->grid.x, kernel->grid.y, kernel->grid.z};
     emu_here.block_dim = {kernel->block.x, kernel->block.y, kernel->block.z};

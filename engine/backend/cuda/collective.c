@@ -1,4 +1,5 @@
 #include "collective.h"
+#include "peer_group.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -147,6 +148,12 @@ static int all_reduce(struct collective *c, void *x, enum dtype dtype, size_t n,
     if (n == 0) {
         return 0;
     }
+    if (cuda_peer_takes(g->peer, n * dtype_info(dtype)->bytes)) {
+        bool two = n * dtype_info(dtype)->bytes > g->peer->one_shot;
+        TRY(cuda_group_enter(g, err));
+        TRY(cuda_check(g->b, (cudaError_t)cuda_peer_sum(&g->peer->view, g->team, x, dtype, n, two, g->b->stream), "a sum", err));
+        return cuda_group_leave(g, err);
+    }
     if (sums_in_order(g)) {
         return sum_in_order(g, x, dtype, type, n, err);
     }
@@ -259,11 +266,15 @@ static void close_group(struct collective *c) {
     struct cuda_group *g = group_of(c);
     cuda_use(g->b);
     if (g->comm && cuda_group_wait(g, NULL, "closing a group", &ignored) == 0) {
+        if (g->peer) { /* another rank may still read what is freed here */
+            (void)g->host->ops->barrier(g->host, &ignored);
+        }
         g->nccl->ncclCommDestroy(g->comm);
     } else if (g->comm) {
         g->nccl->ncclCommAbort(g->comm);
     }
     g->b->group = NULL;
+    cuda_peer_close(g, g->peer);
     cudaFree(g->workspace.data);
     leave_team(g->team);
     free(g);
@@ -280,6 +291,43 @@ static const struct collective_ops group_ops = {
     .barrier = barrier,
     .send = send,
     .recv = recv,
+    .abort = abort_group,
+    .close = close_group,
+};
+
+/* The sum and the norm in one: of few rows, through peer memory; of more, one behind the other, to the same bits. */
+static int all_reduce_add_rms_norm(struct collective *c, void *y, size_t ldy, const struct rows_i8 *q, float *x, size_t ldx,
+                                   void *residual, size_t ldr, const float *w, size_t rows, size_t dim, float eps,
+                                   struct error *err) {
+    struct cuda_group *g = group_of(c);
+    size_t bytes = rows * dim * dtype_info(DTYPE_BF16)->bytes;
+    if (rows == 0) {
+        return 0;
+    }
+    if (bytes <= g->peer->one_shot && (ldr == dim || rows == 1)) {
+        TRY(cuda_group_enter(g, err));
+        TRY(cuda_check(g->b, (cudaError_t)cuda_peer_sum_norm(&g->peer->view, g->team, y, ldy, q, x, ldx, residual, ldr, w, rows, dim, eps, g->b->stream), "a sum", err));
+        return cuda_group_leave(g, err);
+    }
+    if (ldr != dim && rows > 1) {
+        return error_set(err, ERROR_INTERNAL, "rows that are summed lie one behind the other");
+    }
+    TRY(all_reduce(c, residual, DTYPE_BF16, rows * dim, err));
+    return cuda_op_add_rms_norm(g->b, y, ldy, q, x, ldx, residual, ldr, w, rows, dim, eps, err);
+}
+
+/* Where peer memory serves. */
+static const struct collective_ops peer_ops = {
+    .name = "nccl, peer memory",
+    .queued = true,
+    .all_reduce = all_reduce,
+    .all_gather = all_gather,
+    .gather_columns = gather_columns,
+    .broadcast = broadcast,
+    .barrier = barrier,
+    .send = send,
+    .recv = recv,
+    .all_reduce_add_rms_norm = all_reduce_add_rms_norm,
     .abort = abort_group,
     .close = close_group,
 };
@@ -353,7 +401,15 @@ static int open_all(struct cuda_group *g, char what[BACKEND_LINKS], struct error
     TRY(open_communicator(g, err));
     b->group = g;
     TRY(use_all(g, err));
-    snprintf(what, BACKEND_LINKS, "NCCL %d.%d.%d", version / 10000, version / 100 % 100, version % 100);
+    char why[96];
+    TRY(cuda_peer_open(g, &g->peer, why, err));
+    if (g->peer) {
+        g->base.ops = &peer_ops;
+        snprintf(what, BACKEND_LINKS, "peer memory up to %zu KiB, NCCL %d.%d.%d", PEER_BYTES >> 10, version / 10000, version / 100 % 100,
+                 version % 100);
+    } else {
+        snprintf(what, BACKEND_LINKS, "NCCL %d.%d.%d (no peer memory: %s)", version / 10000, version / 100 % 100, version % 100, why);
+    }
     return 0;
 }
 

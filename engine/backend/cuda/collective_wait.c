@@ -1,5 +1,6 @@
 /* Waiting for a device that waits for others. */
 #include "collective.h"
+#include "peer_group.h"
 
 #include <sched.h>
 #include <time.h>
@@ -25,6 +26,9 @@ static void rest(uint64_t waited) {
 
 /* The stream is not done, and will not be: what waits in it for others ends. */
 static void give_up(struct cuda_group *g, const struct error *why) {
+    if (g->peer && *g->peer->stop == 0) {
+        cuda_peer_stop(&g->peer->view, g->team, g->peer->stop);
+    }
     if (g->comm) {
         g->nccl->ncclCommAbort(g->comm);
         g->comm = NULL;

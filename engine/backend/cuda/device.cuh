@@ -35,6 +35,11 @@
 /* Between arrays of that structure: nothing on a GPU; the emulator checks that nobody writes there. */
 #define RED_ZONE(n)
 
+/* Of a kernel whose blocks wait for those of other devices: the ranks of `key` launch it, each its own, as often as one another, and
+ * all of its blocks fit on the device at once. The emulator runs all ranks' at the same time. */
+#define LAUNCH_PEERS(kernel, key, rank, ranks, grid, block, shared, stream, ...)                                       \
+    LAUNCH(kernel, grid, block, shared, stream, __VA_ARGS__)
+
 /* kernel may hold commas in brackets: LAUNCH((f<a, b>), grid, block, shared, stream, arguments...). A cudaError_t. */
 #define LAUNCH(kernel, grid, block, shared, stream, ...)                                                               \
     (kernel<<<(grid), (block), (shared), (stream)>>>(__VA_ARGS__), cudaGetLastError())
@@ -67,6 +72,23 @@ static __device__ __forceinline__ int dot_i8(uint32_t a, uint32_t b, int c) {
 }
 static __device__ __forceinline__ uint32_t byte_permute(uint32_t a, uint32_t b, uint32_t selector) {
     return __byte_perm(a, b, selector);
+}
+
+/* Flags that devices show one another: what was written before store_flag is seen behind a load_flag that finds it (PTX ISA, memory
+ * consistency: release and acquire at the scope of the system; of a whole block with fence_system and a barrier in front). */
+static __device__ __forceinline__ void fence_system() {
+    __threadfence_system();
+}
+static __device__ __forceinline__ void store_flag(uint32_t *p, uint32_t v) {
+    asm volatile("st.release.sys.global.u32 [%0], %1;\n" ::"l"(p), "r"(v) : "memory");
+}
+static __device__ __forceinline__ uint32_t load_flag(const uint32_t *p) {
+    uint32_t v;
+    asm volatile("ld.acquire.sys.global.u32 %0, [%1];\n" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
+/* Between looks at a flag. */
+static __device__ __forceinline__ void spin() {
 }
 
 /* 16 bytes of global memory that nobody writes while the kernel runs. */

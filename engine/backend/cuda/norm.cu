@@ -5,32 +5,10 @@
  * a long one a block's. add_rms_norm: the residual stream x (F32) first takes the last block's result, x += residual
  * (BF16); what is normed goes out as BF16, or quantised from F32 as ACTIVATION_I8_TOKEN.
  */
-#include "row.cuh"
+#include "norm_row.cuh"
 
 #define NORM_WARP_DIM 512 /* longest vector of a warp */
 #define NORM_WARPS 8      /* of a block */
-
-static __device__ __forceinline__ float sum_of_squares(float sum, const float (&v)[ROW_VECTOR]) {
-#pragma unroll
-    for (int j = 0; j < ROW_VECTOR; j++) {
-        sum = fma_f32(v[j], v[j], sum);
-    }
-    return sum;
-}
-
-static __device__ __forceinline__ float norm_factor(float squares, size_t dim, float eps) {
-    return 1.0f / sqrtf(squares / (float)dim + eps);
-}
-
-static __device__ __forceinline__ void normed(float (&v)[ROW_VECTOR], float factor, const float *w, size_t i,
-                                              size_t dim, bool w_wide) {
-    float weight[ROW_VECTOR];
-    row_load(weight, w, i, dim, w_wide);
-#pragma unroll
-    for (int j = 0; j < ROW_VECTOR; j++) {
-        v[j] = mul_f32(mul_f32(v[j], factor), weight[j]);
-    }
-}
 
 struct norm_wide {
     bool x, y, w;
@@ -97,55 +75,32 @@ extern "C" cudaError_t cuda_rms_norm(void *y, size_t ldy, const void *x, size_t 
                   (const bf16 *)x, ldx, w, groups, dim, eps, wide);
 }
 
-struct add_norm_wide {
-    bool x, residual, y, w;
+/* The residual in memory, or none. */
+struct residual_row {
+    const bf16 *p;
+    size_t dim;
+    bool wide;
+    __device__ __forceinline__ bool add(float (&v)[ROW_VECTOR], size_t i) const {
+        if (!p) {
+            return false;
+        }
+        float more[ROW_VECTOR];
+        row_load(more, p, i, dim, wide);
+#pragma unroll
+        for (int j = 0; j < ROW_VECTOR; j++) {
+            v[j] = add_f32(v[j], more[j]);
+        }
+        return true;
+    }
 };
 
-/* One of y and q is NULL, and residual may be. Each thread reads again what it wrote itself. */
+/* One of y and q is NULL, and residual may be. */
 static __global__ void __launch_bounds__(ROW_MAX_THREADS)
     add_rms_norm(bf16 *y, size_t ldy, int8_t *q, size_t ldq, float *scales, float *x, size_t ldx, const bf16 *residual,
                  size_t ldr, const float *w, size_t dim, float eps, add_norm_wide wide) {
     SHARED(row_shared, shared);
-    const size_t r = blockIdx.x, step = (size_t)blockDim.x * ROW_VECTOR, begin = threadIdx.x * ROW_VECTOR;
-    x += r * ldx;
-    float v[ROW_VECTOR], squares = 0.0f;
-    for (size_t i = begin; i < dim; i += step) {
-        row_load(v, x, i, dim, wide.x);
-        if (residual) {
-            float more[ROW_VECTOR];
-            row_load(more, residual + r * ldr, i, dim, wide.residual);
-#pragma unroll
-            for (int j = 0; j < ROW_VECTOR; j++) {
-                v[j] = add_f32(v[j], more[j]);
-            }
-            row_store(x, v, i, dim, wide.x);
-        }
-        squares = sum_of_squares(squares, v);
-    }
-    const float factor = norm_factor(block_sum(squares, shared), dim, eps);
-    if (!q) {
-        for (size_t i = begin; i < dim; i += step) {
-            row_load(v, x, i, dim, wide.x);
-            normed(v, factor, w, i, dim, wide.w);
-            row_store(y + r * ldy, v, i, dim, wide.y);
-        }
-        return;
-    }
-    row_range range = {0, 0};
-    for (size_t i = begin; i < dim; i += step) {
-        row_load(v, x, i, dim, wide.x);
-        normed(v, factor, w, i, dim, wide.w);
-        row_range_take(range, v);
-    }
-    const row_rule rule = row_rule_token(row_range_join(range, shared));
-    for (size_t i = begin; i < ldq; i += step) {
-        row_load(v, x, i, dim, wide.x);
-        normed(v, factor, w, i, dim, wide.w);
-        row_store_i8(q + r * ldq, v, i, dim, rule);
-    }
-    if (threadIdx.x == 0) {
-        scales[r] = row_scale(rule);
-    }
+    const residual_row more = {residual ? residual + blockIdx.x * ldr : NULL, dim, wide.residual};
+    add_norm_row(more, blockIdx.x, shared, y, ldy, q, ldq, scales, x, ldx, w, dim, eps, wide);
 }
 
 extern "C" cudaError_t cuda_add_rms_norm(void *y, size_t ldy, const struct rows_i8 *q, float *x, size_t ldx,
