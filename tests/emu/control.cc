@@ -98,6 +98,8 @@ static void parse_item(Runtime &r, const std::string &item) {
         o.alignment = parse_bytes(value.c_str());
     } else if (key == "kernels") {
         o.no_kernels = value == "0";
+    } else if (key == "peers") {
+        o.peers = value == "0" ? EMU_PEERS_NONE : value == "lie" ? EMU_PEERS_LIE : EMU_PEERS;
     } else if (key == "verbose") {
         o.verbose = value != "0";
     } else if (key == "inject") {

@@ -487,7 +487,7 @@ cudaError_t cudaDeviceCanAccessPeer(int *canAccessPeer, int device, int peerDevi
         error = check_ordinal(c, peerDevice, "cudaDeviceCanAccessPeer");
     }
     if (error == cudaSuccess) {
-        *canAccessPeer = device != peerDevice;
+        *canAccessPeer = device != peerDevice && c.r.options.peers != EMU_PEERS_NONE;
     }
     return error;
 }

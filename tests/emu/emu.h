@@ -6,7 +6,7 @@
  * by commas, read at the first call of the runtime:
  *   fast                   order=eager, protect=0, poison=0
  *   devices, name, sm, compute (80, 90), memory, context (bytes; K, M, G), driver (as 13000; 0: none),
- *   order (random, lazy, eager), seed, protect, poison, align, kernels, verbose
+ *   order (random, lazy, eager), seed, protect, poison, align, kernels, verbose, peers (1, 0, lie)
  *   inject=CALL:N:CODE[:COUNT]   as emu_inject; CALL as in emu_call, in small letters (malloc, host_alloc, launch, ...)
  *   stall=CALL:N:SECONDS         as emu_inject_stall
  *   trigger=PATH                 injections and stalls count calls only once that file is there
@@ -33,6 +33,13 @@ enum emu_order {
     EMU_ORDER_EAGER,  /* at once; the fastest */
 };
 
+/* Devices and one another's memory. */
+enum emu_peers {
+    EMU_PEERS,      /* they see it */
+    EMU_PEERS_NONE, /* they say that they do not */
+    EMU_PEERS_LIE,  /* they say that they do, and what they read is old */
+};
+
 struct emu_options {
     int devices; /* 0: the driver finds none */
     char name[64];
@@ -48,6 +55,7 @@ struct emu_options {
     size_t alignment; /* 16: the end of an allocation lies at a guard page; 256: as cudaMalloc promises */
     bool no_kernels;  /* launches of kernels, products, memsets and graphs are checked and do nothing: the host's work is left */
     bool verbose;     /* every refused call is told on stderr */
+    enum emu_peers peers;
 };
 
 void emu_default_options(struct emu_options *options); /* without the environment */

@@ -661,11 +661,13 @@ cudaError_t cudaMemcpy2DAsync(void *dst, size_t dpitch, const void *src, size_t 
 
 cudaError_t cudaMemcpyPeerAsync(void *dst, int dstDevice, const void *src, int srcDevice, size_t count,
                                 cudaStream_t stream) {
+    bool lies = false;
     {
         Call c;
         if (c.error != cudaSuccess) {
             return c.error;
         }
+        lies = c.r.options.peers == EMU_PEERS_LIE && dstDevice != srcDevice;
         const Allocation *to = find_allocation(c.r, dst), *from = find_allocation(c.r, src);
         if (count > 0 &&
             (!to || to->host || to->device != dstDevice || !from || from->host || from->device != srcDevice)) {
@@ -673,7 +675,7 @@ cudaError_t cudaMemcpyPeerAsync(void *dst, int dstDevice, const void *src, int s
                         dstDevice, srcDevice);
         }
     }
-    return queued_copy("cudaMemcpyPeerAsync", flat(dst, src, count), cudaMemcpyDeviceToDevice, stream);
+    return lies ? cudaSuccess : queued_copy("cudaMemcpyPeerAsync", flat(dst, src, count), cudaMemcpyDeviceToDevice, stream);
 }
 
 /* On the default stream; waits for it. */

@@ -19,6 +19,7 @@
 enum { MOST = 4, BYTES = 8 << 20 };
 
 static const char *module;
+static enum emu_peers peers = EMU_PEERS_NONE;
 static bool lost; /* a device is: its memory cannot be freed */
 
 static void configure_devices(int n, enum emu_order order, uint64_t seed) {
@@ -27,6 +28,7 @@ static void configure_devices(int n, enum emu_order order, uint64_t seed) {
     o.devices = n;
     o.order = order;
     o.seed = seed;
+    o.peers = peers;
     o.protect = order == EMU_ORDER_LAZY;
     if (emu_configure(&o) != cudaSuccess) {
         printf("FAIL the emulator cannot be configured\n");
@@ -261,7 +263,7 @@ static void all_operations(struct member *m) {
     OK(m->host->ops->barrier(m->host, &err));
     emu_get_counts(&before);
     for (size_t i = 0; i < 3; i++) {
-        bool exact = m->n == 2 || m->batch_invariant || types[i] == DTYPE_F32;
+        bool exact = m->n == 2 || m->batch_invariant || types[i] == DTYPE_F32 || peers == EMU_PEERS;
         for (size_t n = 1; exact && n < 40000; n = 7 * n + 3) {
             sums(m, types[i], n);
         }
@@ -431,6 +433,84 @@ static void fault(size_t n, size_t deadline_ms, void (*body)(struct member *)) {
     called = false;
     with_ranks(n, deadline_ms, false, body);
     emu_inject_clear();
+}
+
+/* ---- peer memory ---- */
+
+/* It says that devices see one another's memory, and they do not: the probe finds it, and sums go over NCCL. */
+static void is_without_peers(struct member *m) {
+    CHECK(strcmp(m->group->ops->name, "nccl") == 0 && !m->group->ops->all_reduce_add_rms_norm, "%s", m->group->ops->name);
+    sums(m, DTYPE_F32, 100);
+}
+
+static void a_lie_is_found(void) {
+    peers = EMU_PEERS_LIE;
+    configure_devices(3, EMU_ORDER_RANDOM, 1);
+    with_ranks(3, 60000, false, is_without_peers);
+    peers = EMU_PEERS_NONE;
+}
+
+/* Sum and norm in one launch have the bits of the one behind the other. */
+static void norm_is_the_same(struct member *m, size_t rows, size_t dim, bool quantised) {
+    struct error err;
+    size_t ld = (dim + ROWS_I8_PAD - 1) / ROWS_I8_PAD * ROWS_I8_PAD;
+    float *stream = calloc(2 * rows * dim, sizeof *stream), *weights = calloc(dim, sizeof *weights);
+    uint16_t *part = calloc(rows * dim, sizeof *part);
+    unsigned char *got[2] = {calloc(rows, ld * 2 + 4), calloc(rows, ld * 2 + 4)};
+    for (size_t i = 0; i < rows * dim; i++) {
+        stream[i] = stream[rows * dim + i] = (float)((i * 37 + 11) % 101) / 13.0f - 3;
+        put(part, i, DTYPE_BF16, (float)((i * 29 + 7 * m->rank) % 97) / 31.0f - 1.5f);
+    }
+    for (size_t i = 0; i < dim; i++) {
+        weights[i] = 0.5f + (float)(i % 9) / 8;
+    }
+    char *at = m->x;
+    float *x = (float *)(void *)at, *w = x + 2 * rows * dim;
+    char *residual = (char *)(w + (dim + 63) / 64 * 64), *y = residual + (rows * dim * 2 + 255) / 256 * 256, *q = y + (rows * dim * 2 + 255) / 256 * 256;
+    struct rows_i8 to = {(int8_t *)q, ld, (float *)(void *)(q + (rows * ld + 255) / 256 * 256)};
+    const struct rows_i8 *out = quantised ? &to : NULL;
+    upload(m, x, stream, 2 * rows * dim * sizeof *stream);
+    upload(m, w, weights, dim * sizeof *weights);
+    for (int fused = 0; fused < 2; fused++) {
+        float *own = x + (fused ? rows * dim : 0);
+        upload(m, residual, part, rows * dim * sizeof *part);
+        if (fused) {
+            OK(m->group->ops->all_reduce_add_rms_norm(m->group, y, dim, out, own, dim, residual, dim, w, rows, dim, 1e-5f, &err));
+        } else {
+            OK(m->group->ops->all_reduce(m->group, residual, DTYPE_BF16, rows * dim, &err));
+            OK(m->ops->add_rms_norm(m->b, y, dim, out, own, dim, residual, dim, w, rows, dim, 1e-5f, &err));
+        }
+        OK(m->ops->sync(m->b, &err));
+        OK(m->ops->download(m->b, got[fused], quantised ? q : y, rows * (quantised ? ld : dim * 2), &err));
+        OK(m->ops->download(m->b, stream + fused * rows * dim, own, rows * dim * sizeof *stream, &err));
+        if (quantised) {
+            OK(m->ops->download(m->b, got[fused] + rows * ld, to.scales, rows * sizeof(float), &err));
+        }
+    }
+    CHECK(memcmp(got[0], got[1], rows * (quantised ? ld + 4 : dim * 2)) == 0, "rank %zu: %zu rows of %zu", m->rank, rows, dim);
+    CHECK(memcmp(stream, stream + rows * dim, rows * dim * sizeof *stream) == 0, "rank %zu: the stream, %zu rows of %zu", m->rank, rows, dim);
+    free(stream);
+    free(weights);
+    free(part);
+    free(got[0]);
+    free(got[1]);
+}
+
+static void all_norms(struct member *m) {
+    CHECK(m->group->ops->all_reduce_add_rms_norm != NULL, "%s", m->group->ops->name);
+    for (int quantised = 0; m->group->ops->all_reduce_add_rms_norm && quantised < 2; quantised++) {
+        norm_is_the_same(m, 1, 64, quantised);
+        norm_is_the_same(m, 40, 200, quantised); /* more rows than blocks */
+        norm_is_the_same(m, 3, 1001, quantised);
+        norm_is_the_same(m, 70, 2048, quantised); /* more than one shot takes */
+    }
+}
+
+static void norms(void) {
+    for (size_t n = 2; n <= 4; n += 2) {
+        configure_devices((int)n, n == 2 ? EMU_ORDER_RANDOM : EMU_ORDER_LAZY, n);
+        with_ranks(n, 60000, n == 4, all_norms);
+    }
 }
 
 /* ---- devices ---- */
@@ -603,6 +683,15 @@ int main(int argc, char **argv) {
     RUN(too_few_devices);
     RUN(threads_come_to_several);
     RUN(operations);
+    RUN(a_lie_is_found);
+    peers = EMU_PEERS;
+    RUN(operations);
+    RUN(norms);
+    RUN(fault, 3, DEADLINE_MS, comes_late);
+    RUN(fault, 2, DEADLINE_MS, comes_late_to_a_copy);
+    RUN(fault, 3, 60000, is_aborted);
+    RUN(fault, 2, 60000, is_left);
+    peers = EMU_PEERS_NONE;
     RUN(fault, 3, DEADLINE_MS, comes_late);
     RUN(fault, 2, DEADLINE_MS, comes_late_to_a_copy);
     RUN(fault, 3, 60000, is_aborted);

@@ -280,20 +280,20 @@ static void close_group(struct collective *c) {
     free(g);
 }
 
-static const struct collective_ops group_ops = {
-    .name = "nccl",
-    .queued = true,
-    .all_reduce = all_reduce,
-    .all_gather = all_gather,
-    .gather_columns = gather_columns,
-    .choose_greedy = choose_greedy,
-    .broadcast = broadcast,
-    .barrier = barrier,
-    .send = send,
-    .recv = recv,
-    .abort = abort_group,
+#define GROUP_OPS                                                                                                      \
+    .queued = true,                                                                                                    \
+    .all_reduce = all_reduce,                                                                                          \
+    .all_gather = all_gather,                                                                                          \
+    .gather_columns = gather_columns,                                                                                  \
+    .choose_greedy = choose_greedy,                                                                                    \
+    .broadcast = broadcast,                                                                                            \
+    .barrier = barrier,                                                                                                \
+    .send = send,                                                                                                      \
+    .recv = recv,                                                                                                      \
+    .abort = abort_group,                                                                                              \
     .close = close_group,
-};
+
+static const struct collective_ops group_ops = {.name = "nccl", GROUP_OPS};
 
 /* The sum and the norm in one: of few rows, through peer memory; of more, one behind the other, to the same bits. */
 static int all_reduce_add_rms_norm(struct collective *c, void *y, size_t ldy, const struct rows_i8 *q, float *x, size_t ldx,
@@ -317,20 +317,7 @@ static int all_reduce_add_rms_norm(struct collective *c, void *y, size_t ldy, co
 }
 
 /* Where peer memory serves. */
-static const struct collective_ops peer_ops = {
-    .name = "nccl, peer memory",
-    .queued = true,
-    .all_reduce = all_reduce,
-    .all_gather = all_gather,
-    .gather_columns = gather_columns,
-    .broadcast = broadcast,
-    .barrier = barrier,
-    .send = send,
-    .recv = recv,
-    .all_reduce_add_rms_norm = all_reduce_add_rms_norm,
-    .abort = abort_group,
-    .close = close_group,
-};
+static const struct collective_ops peer_ops = {.name = "nccl, peer memory", .all_reduce_add_rms_norm = all_reduce_add_rms_norm, GROUP_OPS};
 
 /* The first rank makes what all of a process share. */
 static int join_team(struct cuda_group *g, struct error *err) {

@@ -8,7 +8,11 @@
 #include "norm_row.cuh"
 #include "peer.h"
 
+#ifdef INFERD_EMU
+#define THREADS 64 /* each is a fiber */
+#else
 #define THREADS 256
+#endif
 
 /* All of the block's writes so far are seen by the blocks of this number on the other ranks, and theirs by it. */
 static __device__ __forceinline__ void meet(const peer_view &v, unsigned round, uint32_t call) {
