@@ -601,7 +601,7 @@ static void parts_of_nothing(enum dtype t, enum activation_quant activation, siz
     struct error err;
     char why[BACKEND_WHY];
     float bias[A] = {1, 2, 3, 4, 5}, want[MOST_ROWS * LD], got[MOST_ROWS * LD];
-    float *y, *device_bias;
+    float *y = NULL, *device_bias = NULL;
     void *device_x;
     configure_devices(1, EMU_ORDER_EAGER, 1);
     const struct backend_config c = {.max_rows = MOST_ROWS, .batch_invariant = rows > 8};
