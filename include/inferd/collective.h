@@ -27,7 +27,7 @@ struct collective_ops {
     bool shared_memory; /* the ranks are threads, operands host memory: behind a barrier each may read what others wrote */
     bool queued;        /* operands are device memory, and the call is queued on the backend's queue; else it is done at return */
 
-    /* x[n] of every rank becomes the sum over the ranks, in place; F32, F16 or BF16 (each sum rounded once). */
+    /* x[n] of every rank becomes the sum over the ranks, in place; F32, on a device F16 and BF16 too (each sum rounded once). */
     int (*all_reduce)(struct collective *c, void *x, enum dtype dtype, size_t n, struct error *err);
     /* all[size][bytes]: what every rank gave as mine[bytes], in the order of the ranks; mine may be its place in all. */
     int (*all_gather)(struct collective *c, const void *mine, size_t bytes, void *all, struct error *err);
@@ -36,7 +36,8 @@ struct collective_ops {
     /* x[bytes] of `root` comes to all. */
     int (*broadcast)(struct collective *c, void *x, size_t bytes, size_t root, struct error *err);
     int (*barrier)(struct collective *c, struct error *err);
-    /* x[bytes] of one rank to another, which receives as much. A send may return before it was received: x is copied, or on
+    /* gather_columns, send and recv are NULL where memory is shared: whoever needs something reads it.
+     * x[bytes] of one rank to another, which receives as much. A send may return before it was received: x is copied, or on
      * its way in the queue. */
     int (*send)(struct collective *c, const void *x, size_t bytes, size_t to, struct error *err);
     int (*recv)(struct collective *c, void *x, size_t bytes, size_t from, struct error *err);
