@@ -612,11 +612,17 @@ static void name_model(struct engine *e, const char *path) {
 static int open_model(struct engine *e, struct error *err) {
     const struct engine_config *c = &e->config;
     uint64_t since = clock_now_ns();
+    struct nodes nodes;
+    if (nodes_open(c->pipeline_parallel, &nodes, err) < 0) {
+        return -1;
+    }
     if (text_open_with(c->model, c->chat_template, &e->text, err) < 0) {
+        nodes_give_up(&nodes, err);
+        nodes_close(&nodes);
         return -1;
     }
     double text_seconds = clock_lap(&since);
-    if (runner_open(&e->runner, c, 0, err) < 0) {
+    if (runner_open_stage(&e->runner, c, &nodes, err) < 0) {
         return -1;
     }
     since = clock_now_ns();
@@ -795,13 +801,16 @@ void engine_close(struct engine *e) {
 
 int engine_follow(const struct engine_config *config, void (*started)(void *arg), void *arg, struct error *err) {
     struct runner r;
-    if (check_config(config, err) < 0 || runner_open(&r, config, 0, err) < 0) {
+    struct nodes nodes;
+    if (check_config(config, err) < 0 || nodes_open(config->pipeline_parallel, &nodes, err) < 0 ||
+        runner_open_stage(&r, config, &nodes, err) < 0) {
         return -1;
     }
     started(arg);
     int rc = runner_follow(&r, err);
-    if (rc < 0) {
+    if (rc < 0) { /* whatever the reason, the others go on without it, and find it gone */
         err->code = ERROR_DEVICE;
+        r.nodes.group->ops->abort(r.nodes.group);
     }
     runner_close(&r);
     return rc;

@@ -6,7 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define JOINING_MS 60000  /* between the first process that was started and the last */
 #define LOADING_MS 600000 /* between the first and the last that has loaded its stage */
+
+struct node_word {
+    uint64_t numbers[NODE_NUMBERS];
+    struct error failed; /* code ERROR_NONE: it goes on */
+};
 
 /* ---- how it was started ---- */
 
@@ -45,41 +51,71 @@ size_t nodes_own_number(void) {
     return start.rank;
 }
 
-int nodes_open(size_t n_stages, struct nodes *out, struct error *err) {
-    struct node_start start;
-    struct collective *group;
-    node_start_from(from_environment, &start);
-    if (!start.by || start.size != n_stages) {
-        return start.by ? error_set_param(err, ERROR_INVALID, "pipeline_parallel",
-                                          "pipeline_parallel is %zu, but %s started %zu processes", n_stages, start.by, start.size)
-                        : error_set_param(err, ERROR_INVALID, "pipeline_parallel",
-                                          "pipeline_parallel is %zu: that many processes have to be started together, by mpirun or srun",
-                                          n_stages);
+size_t nodes_word_bytes(void) {
+    return sizeof(struct node_word);
+}
+
+/* A job of Slurm may have tasks that have nothing to do with us; what MPI starts, and a LeaderWorkerSet, belongs together. */
+static int open_none(const struct node_start *start, struct nodes *out, struct error *err) {
+    if (start->by && strcmp(start->by, "Slurm") != 0) {
+        return error_set_param(err, ERROR_INVALID, "pipeline_parallel", "%s started %zu processes, but pipeline_parallel is 1",
+                               start->by, start->size);
     }
-    if (strcmp(start.by, "LeaderWorkerSet") == 0) {
-        return error_set_param(err, ERROR_UNSUPPORTED, "pipeline_parallel",
-                               "nodes of a LeaderWorkerSet are not supported yet; mpirun and srun are");
-    }
-    if (collective_open_mpi(NULL, LOADING_MS, &group, err) < 0) {
-        return -1;
-    }
-    if (group->size != n_stages) {
-        error_set_param(err, ERROR_INVALID, "pipeline_parallel", "pipeline_parallel is %zu, but MPI knows of %zu processes",
-                        n_stages, group->size);
-        group->ops->close(group);
-        return -1;
-    }
-    *out = (struct nodes){.group = group, .stage = group->rank, .n_stages = n_stages};
+    *out = (struct nodes){.n_stages = 1};
     return 0;
 }
 
-int nodes_none(struct error *err) {
-    struct node_start start;
-    node_start_from(from_environment, &start);
-    if (start.by && strcmp(start.by, "MPI") == 0) { /* a job of Slurm may have tasks that have nothing to do with us */
-        return error_set_param(err, ERROR_INVALID, "pipeline_parallel", "MPI started %zu processes, but pipeline_parallel is 1",
-                               start.size);
+static int check_start(const struct node_start *start, size_t n_stages, struct error *err) {
+    if (!start->by || start->size != n_stages) {
+        return start->by ? error_set_param(err, ERROR_INVALID, "pipeline_parallel",
+                                           "pipeline_parallel is %zu, but %s started %zu processes", n_stages, start->by, start->size)
+                         : error_set_param(err, ERROR_INVALID, "pipeline_parallel",
+                                           "pipeline_parallel is %zu: that many processes have to be started together, by mpirun or srun",
+                                           n_stages);
     }
+    if (strcmp(start->by, "LeaderWorkerSet") == 0) {
+        return error_set_param(err, ERROR_UNSUPPORTED, "pipeline_parallel",
+                               "nodes of a LeaderWorkerSet are not supported yet; mpirun and srun are");
+    }
+    if (n_stages > COLLECTIVE_MAX_RANKS) {
+        return error_set_param(err, ERROR_INVALID, "pipeline_parallel", "pipeline_parallel is at most %d", COLLECTIVE_MAX_RANKS);
+    }
+    return 0;
+}
+
+int nodes_open(size_t n_stages, struct nodes *out, struct error *err) {
+    struct node_start start;
+    struct nodes made = {.n_stages = n_stages};
+    node_start_from(from_environment, &start);
+    if (n_stages <= 1) {
+        return open_none(&start, out, err);
+    }
+    if (check_start(&start, n_stages, err) < 0) {
+        return -1;
+    }
+    made.words = calloc(n_stages, sizeof *made.words);
+    if (!made.words) {
+        return error_memory(err);
+    }
+    if (collective_open_mpi(NULL, JOINING_MS, &made.group, err) < 0) {
+        free(made.words);
+        return -1;
+    }
+    made.stage = made.group->rank;
+    if (made.group->size != n_stages) { /* which all of them see */
+        error_set_param(err, ERROR_INVALID, "pipeline_parallel", "pipeline_parallel is %zu, but MPI knows of %zu processes",
+                        n_stages, made.group->size);
+        nodes_close(&made);
+        return -1;
+    }
+    made.group->deadline_ms = LOADING_MS;
+    if (made.stage != start.rank) { /* who leads was decided by the environment */
+        error_set(err, ERROR_DEVICE, "%s calls this process %zu of %zu, but MPI %zu", start.by, start.rank, n_stages, made.stage);
+        nodes_give_up(&made, err);
+        nodes_close(&made);
+        return -1;
+    }
+    *out = made;
     return 0;
 }
 
@@ -87,42 +123,80 @@ void nodes_close(struct nodes *n) {
     if (n->group) {
         n->group->ops->close(n->group);
     }
+    free(n->words);
     free(n->message);
     *n = (struct nodes){0};
 }
 
-void nodes_are_loaded(struct nodes *n, size_t timeout_ms) {
-    n->group->deadline_ms = timeout_ms;
+/* ---- while loading ---- */
+
+static int speak(struct nodes *n, const uint64_t *numbers, size_t count, const struct error *failed, struct error *err) {
+    struct node_word own = {.failed.code = ERROR_NONE};
+    if (count > 0) {
+        memcpy(own.numbers, numbers, count * sizeof *numbers);
+    }
+    if (failed) {
+        own.failed = *failed;
+    }
+    return n->group->ops->all_gather(n->group, &own, sizeof own, n->words, err);
 }
 
-/* ---- what all have to agree on ---- */
-
-int nodes_must_agree(struct nodes *n, const uint64_t *numbers, size_t count, const char *what, struct error *err) {
-    uint64_t *all = calloc(count * n->n_stages, sizeof *all);
-    if (!all) {
-        return error_memory(err);
-    }
-    int rc = n->group->ops->all_gather(n->group, numbers, count * sizeof *numbers, all, err);
-    for (size_t i = 1; rc == 0 && i < n->n_stages; i++) {
-        if (memcmp(all, all + i * count, count * sizeof *all) != 0) {
-            rc = error_set(err, ERROR_INVALID, "node %zu was started with another %s than node 0", i, what);
-        }
-    }
-    free(all);
-    return rc;
-}
-
-int nodes_least(struct nodes *n, size_t *x, struct error *err) {
-    size_t all[COLLECTIVE_MAX_RANKS];
-    if (n->n_stages > COLLECTIVE_MAX_RANKS) {
-        return error_set_param(err, ERROR_INVALID, "pipeline_parallel", "pipeline_parallel is at most %d", COLLECTIVE_MAX_RANKS);
-    }
-    if (n->group->ops->all_gather(n->group, x, sizeof *x, all, err) < 0) {
+/* One turn: every node's numbers are in n->words then. */
+static int take_turn(struct nodes *n, const uint64_t *numbers, size_t count, struct error *err) {
+    if (speak(n, numbers, count, NULL, err) < 0) {
         return -1;
     }
     for (size_t i = 0; i < n->n_stages; i++) {
-        *x = all[i] < *x ? all[i] : *x;
+        struct error *failed = &n->words[i].failed;
+        if (failed->code != ERROR_NONE) {
+            n->over = true;
+            failed->param[sizeof failed->param - 1] = failed->message[sizeof failed->message - 1] = '\0';
+            *err = *failed;
+            return error_prefix(err, "node %zu", i);
+        }
     }
+    return 0;
+}
+
+void nodes_give_up(struct nodes *n, const struct error *why) {
+    struct error ignored;
+    if (n->group && !n->loaded && !n->over) {
+        n->over = true;
+        (void)speak(n, NULL, 0, why, &ignored);
+    }
+}
+
+int nodes_must_agree(struct nodes *n, const uint64_t *numbers, size_t count, const char *what, struct error *err) {
+    if (take_turn(n, numbers, count, err) < 0) {
+        return -1;
+    }
+    for (size_t i = 1; i < n->n_stages; i++) {
+        if (memcmp(n->words[0].numbers, n->words[i].numbers, count * sizeof *numbers) != 0) {
+            n->over = true; /* all see it */
+            return error_set(err, ERROR_INVALID, "node %zu was started with another %s than node 0", i, what);
+        }
+    }
+    return 0;
+}
+
+int nodes_least(struct nodes *n, size_t *x, struct error *err) {
+    const uint64_t own = *x;
+    if (take_turn(n, &own, 1, err) < 0) {
+        return -1;
+    }
+    for (size_t i = 0; i < n->n_stages; i++) {
+        size_t other = (size_t)n->words[i].numbers[0];
+        *x = other < *x ? other : *x;
+    }
+    return 0;
+}
+
+int nodes_ready(struct nodes *n, size_t timeout_ms, struct error *err) {
+    if (take_turn(n, NULL, 0, err) < 0) {
+        return -1;
+    }
+    n->loaded = true;
+    n->group->deadline_ms = timeout_ms;
     return 0;
 }
 
@@ -162,6 +236,8 @@ int nodes_reserve(struct nodes *n, size_t max_rows, size_t max_sequences, size_t
     if (!checked_mul(max_blocks, max_sequences, &blocks) || !checked_add(blocks, rest, &n->capacity)) {
         return error_memory(err);
     }
+    n->max_rows = max_rows;
+    n->max_sequences = max_sequences;
     n->message = calloc(n->capacity, sizeof *n->message);
     return n->message ? 0 : error_memory(err);
 }
@@ -205,11 +281,29 @@ int nodes_tell(struct nodes *n, enum node_task task, const struct decoder_batch 
                : 0;
 }
 
+/* Nodes hear of a task from those before them, so that the first that does not answer is the one that is gone. */
+int nodes_beat(struct nodes *n, struct error *err) {
+    const struct collective_ops *ops = n->group->ops;
+    char answer = 0;
+    if (n->stage > 0) {
+        return ops->send(n->group, &answer, 1, 0, err);
+    }
+    for (size_t i = 1; i < n->n_stages; i++) {
+        if (ops->recv(n->group, &answer, 1, i, err) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
 int nodes_hear(struct nodes *n, enum node_task *task, struct decoder_batch *b, size_t *first, size_t *count,
                struct error *err) {
     struct header h;
     if (n->group->ops->broadcast(n->group, &h, sizeof h, 0, err) < 0) {
         return -1;
+    }
+    if (h.task > NODE_BYE) {
+        return error_set(err, ERROR_INTERNAL, "the leader asks for what no node can do");
     }
     if (h.task == NODE_STEP) {
         b->rows = h.rows;
@@ -217,7 +311,8 @@ int nodes_hear(struct nodes *n, enum node_task *task, struct decoder_batch *b, s
         b->n_logits = h.n_logits;
         b->n_copies = h.n_copies;
         size_t length = message_length(b, h.used_blocks);
-        if (h.used_blocks > b->max_blocks || length > n->capacity) {
+        if (h.rows > n->max_rows || h.n_logits > n->max_rows || h.n_sequences > n->max_sequences ||
+            h.n_copies > n->max_sequences || h.used_blocks > b->max_blocks || length > n->capacity) {
             return error_set(err, ERROR_INTERNAL, "the leader's step is larger than the largest");
         }
         if (n->group->ops->broadcast(n->group, n->message, length * sizeof *n->message, 0, err) < 0) {

@@ -16,11 +16,16 @@ enum node_task {
     NODE_BYE,
 };
 
+struct node_word; /* what a node says when all speak: nodes.c */
+
 struct nodes {
-    struct collective *group;
+    struct collective *group; /* NULL: there are no others */
     size_t stage, n_stages;
+    bool loaded;             /* steps may follow */
+    bool over;               /* one has given up, and all know */
+    struct node_word *words; /* [n_stages], owned */
     int32_t *message; /* [capacity], owned: the arrays of a step on their way */
-    size_t capacity;
+    size_t capacity, max_rows, max_sequences;
 };
 
 /* How processes were started, from the environment of this one. */
@@ -33,20 +38,27 @@ void node_start_from(const char *(*get)(const char *name), struct node_start *ou
 size_t nodes_own_number(void);
 
 /*
- * The group of n_stages processes, by MPI, loading timeouts until nodes_are_loaded. ERROR_INVALID, param "pipeline_parallel",
- * if they are not as many.
+ * Joins the group of n_stages processes, by MPI; of 1, or 0, there is none. The first of what a node does that may fail, so that the
+ * others can be told. ERROR_INVALID, param "pipeline_parallel", if not as many were started; with n_stages 1 too if MPI started several:
+ * all would take themselves for the leader.
  */
 int nodes_open(size_t n_stages, struct nodes *out, struct error *err);
-/* pipeline_parallel is 1. ERROR_INVALID if MPI started several processes: all would take themselves for the leader. */
-int nodes_none(struct error *err);
 void nodes_close(struct nodes *n); /* a zeroed one is fine */
-/* From now on whoever does not come within timeout_ms is lost. */
-void nodes_are_loaded(struct nodes *n, size_t timeout_ms);
 
-/* All have the same numbers[n], or those that have others are named (ERROR_INVALID). */
+size_t nodes_word_bytes(void); /* of an element of `words`, for who makes a group by himself */
+
+/*
+ * While loading all nodes speak in turns: each calls the next three in the same order, and nodes_give_up where it cannot go on, in place
+ * of whatever comes next. The others' call then fails with its reason and its code, so that all end as it does.
+ */
+/* All have the same numbers[count], at most NODE_NUMBERS, or the first that has others is named (ERROR_INVALID). */
+#define NODE_NUMBERS 16
 int nodes_must_agree(struct nodes *n, const uint64_t *numbers, size_t count, const char *what, struct error *err);
 /* *x becomes the smallest of all. */
 int nodes_least(struct nodes *n, size_t *x, struct error *err);
+/* All are loaded: from now on whoever does not come within timeout_ms is lost. */
+int nodes_ready(struct nodes *n, size_t timeout_ms, struct error *err);
+void nodes_give_up(struct nodes *n, const struct error *why); /* after nodes_ready, or once all know, nothing */
 
 /* Room for the arrays of the largest step. */
 int nodes_reserve(struct nodes *n, size_t max_rows, size_t max_sequences, size_t max_blocks, struct error *err);
@@ -54,6 +66,8 @@ int nodes_reserve(struct nodes *n, size_t max_rows, size_t max_sequences, size_t
 /* The leader: what comes next. b of NODE_STEP alone. */
 int nodes_tell(struct nodes *n, enum node_task task, const struct decoder_batch *b, size_t block_size, size_t first,
                size_t count, struct error *err);
+/* Is everyone there? On all nodes; the first that is not is named. */
+int nodes_beat(struct nodes *n, struct error *err);
 /* The others: *b has room for the largest step. */
 int nodes_hear(struct nodes *n, enum node_task *task, struct decoder_batch *b, size_t *first, size_t *count,
                struct error *err);

@@ -96,7 +96,7 @@ int runner_beat(struct runner *r, struct error *err) {
     if (!r->nodes.group) {
         return 0;
     }
-    return tell(r, NODE_BEAT, NULL, 0, 0, err) < 0 ? -1 : r->nodes.group->ops->barrier(r->nodes.group, err);
+    return tell(r, NODE_BEAT, NULL, 0, 0, err) < 0 ? -1 : nodes_beat(&r->nodes, err);
 }
 
 static size_t least(size_t a, size_t b) {
@@ -124,7 +124,7 @@ int runner_follow(struct runner *r, struct error *err) {
             rc = all(r, copy_block, (struct step){.from = (int32_t)first, .to = (int32_t)n}, err);
             break;
         case NODE_BEAT:
-            rc = r->nodes.group->ops->barrier(r->nodes.group, err);
+            rc = nodes_beat(&r->nodes, err);
             break;
         case NODE_BYE:
             return r->nodes.group->ops->barrier(r->nodes.group, err);

@@ -59,6 +59,8 @@ struct runner {
  * RUNNER_LOGITS, so that the many rows of a prompt's logprobs do not read the head's weights for each. */
 #define RUNNER_LOGITS 16
 int runner_open(struct runner *r, const struct engine_config *config, size_t max_logits, struct error *err);
+/* A stage of a pipeline: *nodes (nodes_open) are the runner's, also if this fails; the other nodes are told why then. */
+int runner_open_stage(struct runner *r, const struct engine_config *config, struct nodes *nodes, struct error *err);
 /* The same with `available` bytes of memory, for who knows better than the system (0 = what the system says). */
 int runner_open_within(struct runner *r, const struct engine_config *config, size_t max_logits, size_t available,
                        struct error *err);

@@ -97,6 +97,10 @@ static int open_devices(struct opening *o, struct error *err) {
     if (strcmp(o->device, "auto") == 0) {
         o->device = r->ops->name;
     }
+    if (r->nodes.group && r->backend_info.own_memory) {
+        return error_set_param(err, ERROR_UNSUPPORTED, "pipeline_parallel",
+                               "the device %s cannot share a model over several nodes yet; CPUs can", r->ops->name);
+    }
     if (r->n_ranks > 1 && (ranks_run(r->threads, open_device, o, false, err) < 0 ||
                            ranks_run(r->threads, open_group, o, false, err) < 0)) {
         return -1;
@@ -466,18 +470,37 @@ static int own_memory(const struct engine_config *c, size_t *out, struct error *
     return 0;
 }
 
-/* Of a pipeline: the other processes, who have to have been started for the same. */
-static int open_nodes(struct runner *r, const struct opening *o, struct error *err) {
+/* Of the model file: its tensors and their types, and the last norm, which training changes. FNV-1a (Fowler, Noll, Vo). */
+static uint64_t fingerprint(const struct model_file *f) {
+    uint64_t hash = 0xcbf29ce484222325;
+    for (size_t i = 0; i < model_file_n_tensors(f); i++) {
+        const struct tensor *t = model_file_tensor(f, i);
+        bool norm = strcmp(t->name, "output_norm.weight") == 0 || strcmp(t->name, "model.norm.weight") == 0;
+        const struct {
+            const void *data;
+            size_t n;
+        } parts[] = {{t->name, strlen(t->name)}, {t->type, strlen(t->type)}, {t->data, norm ? t->size : 0}};
+        for (size_t k = 0; k < sizeof parts / sizeof parts[0]; k++) {
+            for (size_t j = 0; j < parts[k].n; j++) {
+                hash = (hash ^ ((const unsigned char *)parts[k].data)[j]) * 0x100000001b3;
+            }
+        }
+    }
+    return hash;
+}
+
+/* Of a pipeline: all processes have to have been started for the same. */
+static int agree(struct runner *r, const struct opening *o, struct error *err) {
     const struct model_config *m = &r->model;
     const struct engine_config *c = o->config;
-    if (c->pipeline_parallel <= 1) {
-        return nodes_none(err);
+    if (!r->nodes.group) {
+        return 0;
     }
-    const uint64_t model[] = {m->n_layers, m->n_embd, m->n_heads, m->n_kv_heads, m->head_dim, m->n_ff, m->vocab_size};
+    const uint64_t model[] = {m->n_layers, m->n_embd, m->n_heads, m->n_kv_heads, m->head_dim, m->n_ff, m->vocab_size,
+                              fingerprint(r->file)};
     const uint64_t settings[] = {r->max_rows, r->max_sequences, c->kv_block_size, (uint64_t)o->kv_dtype, (uint64_t)o->format,
-                                 o->max_logits, c->max_model_len, c->kv_tokens};
-    return nodes_open(c->pipeline_parallel, &r->nodes, err) < 0 ||
-                   nodes_must_agree(&r->nodes, model, sizeof model / sizeof model[0], "model", err) < 0 ||
+                                 o->max_logits, c->max_model_len, c->kv_tokens, timeout_ms(c)};
+    return nodes_must_agree(&r->nodes, model, sizeof model / sizeof model[0], "model", err) < 0 ||
                    nodes_must_agree(&r->nodes, settings, sizeof settings / sizeof settings[0], "setting of the engine", err) < 0
                ? -1
                : 0;
@@ -491,7 +514,7 @@ static int open_all(struct runner *r, const struct engine_config *config, size_t
         weights_format_parse(config->weights, &o.format, err) < 0 ||
         (available == 0 && own_memory(config, &o.available, err) < 0) ||
         model_file_open(config->model, &r->file, err) < 0 || model_config_load(r->file, &r->model, err) < 0 ||
-        open_nodes(r, &o, err) < 0 || (r->n_ranks > 1 && shard_ff_unit(r->file, &r->model, o.format, &o.ff_unit, err) < 0) ||
+        agree(r, &o, err) < 0 || (r->n_ranks > 1 && shard_ff_unit(r->file, &r->model, o.format, &o.ff_unit, err) < 0) ||
         open_threads(r, config, err) < 0 || cut_model(&o, err) < 0 || open_devices(&o, err) < 0) {
         return -1;
     }
@@ -507,15 +530,6 @@ static int open_all(struct runner *r, const struct engine_config *config, size_t
     if (open_batch(r, &r->ranks[0], &r->batch, err) < 0 || open_host_logits(r, err) < 0) {
         return -1;
     }
-    if (r->nodes.group) {
-        if (r->backend_info.own_memory) {
-            return error_set_param(err, ERROR_UNSUPPORTED, "pipeline_parallel", "stages on GPUs are not supported yet");
-        }
-        if (nodes_reserve(&r->nodes, r->max_rows, r->max_sequences, r->batch.max_blocks, err) < 0) {
-            return -1;
-        }
-        nodes_are_loaded(&r->nodes, timeout_ms(config));
-    }
     r->load_seconds[ENGINE_LOAD_MEMORY] = clock_lap(&since);
     if (ranks_run(r->threads, warm_up, &o, false, err) < 0) {
         return -1;
@@ -525,8 +539,36 @@ static int open_all(struct runner *r, const struct engine_config *config, size_t
     }
     r->load_seconds[ENGINE_LOAD_WARM_UP] = clock_lap(&since);
     report(r);
+    if (r->nodes.group && (nodes_reserve(&r->nodes, r->max_rows, r->max_sequences, r->batch.max_blocks, err) < 0 ||
+                           nodes_ready(&r->nodes, timeout_ms(config), err) < 0)) {
+        return -1;
+    }
     tell_progress(r, config);
     return 0;
+}
+
+static int open_with(struct runner *r, const struct engine_config *config, size_t max_logits, size_t available, struct nodes *nodes,
+                     struct error *err) {
+    struct runner made = {.max_rows = config->max_batched_tokens,
+                          .max_sequences = config->max_sequences,
+                          .n_ranks = config->tensor_parallel > 0 ? config->tensor_parallel : 1,
+                          .nodes = *nodes};
+    *nodes = (struct nodes){0};
+    if (max_logits == 0) {
+        max_logits = config->max_sequences > RUNNER_LOGITS ? config->max_sequences : RUNNER_LOGITS;
+        max_logits = max_logits < made.max_rows ? max_logits : made.max_rows;
+    }
+    if (open_all(&made, config, max_logits, available, err) < 0) {
+        nodes_give_up(&made.nodes, err);
+        runner_close(&made);
+        return -1;
+    }
+    *r = made;
+    return 0;
+}
+
+int runner_open_stage(struct runner *r, const struct engine_config *config, struct nodes *nodes, struct error *err) {
+    return open_with(r, config, 0, 0, nodes, err);
 }
 
 int runner_open(struct runner *r, const struct engine_config *config, size_t max_logits, struct error *err) {
@@ -535,19 +577,11 @@ int runner_open(struct runner *r, const struct engine_config *config, size_t max
 
 int runner_open_within(struct runner *r, const struct engine_config *config, size_t max_logits, size_t available,
                        struct error *err) {
-    struct runner made = {.max_rows = config->max_batched_tokens,
-                          .max_sequences = config->max_sequences,
-                          .n_ranks = config->tensor_parallel > 0 ? config->tensor_parallel : 1};
-    if (max_logits == 0) {
-        max_logits = config->max_sequences > RUNNER_LOGITS ? config->max_sequences : RUNNER_LOGITS;
-        max_logits = max_logits < made.max_rows ? max_logits : made.max_rows;
+    struct nodes none = {0};
+    if (config->pipeline_parallel > 1) { /* it would be one stage, taken for the model */
+        return error_set_param(err, ERROR_INVALID, "pipeline_parallel", "pipeline_parallel is for serving alone");
     }
-    if (open_all(&made, config, max_logits, available, err) < 0) {
-        runner_close(&made);
-        return -1;
-    }
-    *r = made;
-    return 0;
+    return open_with(r, config, max_logits, available, &none, err);
 }
 
 static int close_rank(void *arg, size_t i, struct error *err) {
@@ -578,7 +612,7 @@ void runner_close(struct runner *r) {
     if (!r) {
         return;
     }
-    if (r->nodes.group && r->nodes.stage == 0 && r->nodes.message) { /* who is lost, or was never there, is not waited for long */
+    if (r->nodes.group && r->nodes.stage == 0 && r->nodes.loaded) { /* who is lost, or was never there, is not waited for long */
         r->nodes.group->deadline_ms = r->nodes.group->deadline_ms < 2000 ? r->nodes.group->deadline_ms : 2000;
         (void)(nodes_tell(&r->nodes, NODE_BYE, NULL, 0, 0, 0, &ignored) < 0 ||
                r->nodes.group->ops->barrier(r->nodes.group, &ignored) < 0);

@@ -1,20 +1,26 @@
 /*
  * Ranks that are processes, started by MPI: the module inferd-mpi.so. Each call is one MPI operation that does not block, looked at
  * until it is over or the deadline has passed: a peer that is gone is never waited for. Operations that the deadline leaves behind
- * still own their buffers, so the group is broken for good, and the process is expected to end.
+ * still own their buffers, so the group is broken for good, and the process is expected to end. MPI's beginning and end have no such
+ * form: a thread waits for them.
  */
 #include <inferd/collective.h>
 
 #include <limits.h>
 #include <mpi.h>
+#include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #define TAG 1
+#ifndef PIECE                   /* tests have smaller ones */
 #define PIECE ((size_t)1 << 30) /* bytes of one message: MPI counts in int */
+#endif
+#define END_MS 5000             /* between the first and the last node's goodbye */
 #define SPIN_NS 100000          /* how long a wait does not sleep */
 #define NAP_NS 50000            /* between looks behind that; */
 #define LONG_NS 1000000000      /* from here on of */
@@ -50,6 +56,7 @@ static int say_broken(struct error *err) {
 
 /* peer < 0: any of them. */
 static int wait_for(struct group *g, MPI_Request *request, int peer, const char *what, struct error *err) {
+    peer = peer < 0 && g->base.size == 2 ? 1 - (int)g->base.rank : peer;
     uint64_t begin = now_ns(), deadline = (uint64_t)g->base.deadline_ms * 1000000;
     for (int done = 0;;) {
         int code = MPI_Test(request, &done, MPI_STATUS_IGNORE);
@@ -193,17 +200,97 @@ static void abort_group(struct collective *c) {
     atomic_store(&group_of(c)->broken, true);
 }
 
+/* ---- what MPI does not do without blocking ---- */
+
+struct errand {
+    int (*run)(void);
+    int code;
+    bool done, left; /* left: nobody waits any more */
+    pthread_mutex_t lock;
+    pthread_cond_t ended;
+};
+
+static void free_errand(struct errand *e) {
+    pthread_mutex_destroy(&e->lock);
+    pthread_cond_destroy(&e->ended);
+    free(e);
+}
+
+static void *run_errand(void *arg) {
+    struct errand *e = arg;
+    int code = e->run();
+    pthread_mutex_lock(&e->lock);
+    e->code = code;
+    e->done = true;
+    bool left = e->left;
+    pthread_cond_signal(&e->ended);
+    pthread_mutex_unlock(&e->lock);
+    if (left) {
+        free_errand(e);
+    }
+    return NULL;
+}
+
+/* False: not done within ms, or not begun. The thread is left behind in MPI then. */
+static bool run_within(int (*run)(void), size_t ms, int *code) {
+    struct errand *e = calloc(1, sizeof *e);
+    pthread_condattr_t clock;
+    pthread_t thread;
+    struct timespec until;
+    if (!e) {
+        return false;
+    }
+    e->run = run;
+    pthread_mutex_init(&e->lock, NULL);
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&e->ended, &clock);
+    pthread_condattr_destroy(&clock);
+    if (pthread_create(&thread, NULL, run_errand, e) != 0) {
+        free_errand(e);
+        return false;
+    }
+    pthread_detach(thread);
+    uint64_t end = now_ns() + (uint64_t)ms * 1000000;
+    until = (struct timespec){(time_t)(end / 1000000000), (long)(end % 1000000000)};
+    pthread_mutex_lock(&e->lock);
+    for (int rc = 0; !e->done && rc == 0;) {
+        rc = pthread_cond_timedwait(&e->ended, &e->lock, &until);
+    }
+    bool done = e->done;
+    e->left = !done;
+    *code = e->code;
+    pthread_mutex_unlock(&e->lock);
+    if (done) {
+        free_errand(e);
+    }
+    return done;
+}
+
+static MPI_Comm own_comm; /* of the one group that a process has: written by `begin` */
+
+static int begin(void) {
+    int level = MPI_THREAD_SINGLE, code = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
+    code = code == MPI_SUCCESS && level < MPI_THREAD_SERIALIZED ? MPI_ERR_UNSUPPORTED_OPERATION : code;
+    code = code == MPI_SUCCESS ? MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN) : code;
+    code = code == MPI_SUCCESS ? MPI_Comm_dup(MPI_COMM_WORLD, &own_comm) : code;
+    return code == MPI_SUCCESS ? MPI_Comm_set_errhandler(own_comm, MPI_ERRORS_RETURN) : code;
+}
+
+static int end(void) {
+    return MPI_Finalize();
+}
+
 /* A group that is whole says goodbye to MPI; where a peer is gone, MPI_Finalize would wait for it. */
 static void close_group(struct collective *c) {
+    int ignored;
     if (!c) {
         return;
     }
-    struct group *g = group_of(c);
-    if (!atomic_load(&g->broken)) {
-        MPI_Comm_free(&g->comm);
-        MPI_Finalize();
+    if (!atomic_load(&group_of(c)->broken)) {
+        run_within(end, END_MS, &ignored);
     }
-    free(g);
+    free(group_of(c));
 }
 
 static const struct collective_ops mpi_ops = {
@@ -220,25 +307,23 @@ static const struct collective_ops mpi_ops = {
 };
 
 static int open_group(size_t deadline_ms, struct collective **out, struct error *err) {
-    int have = 0, over = 0, rank, size;
+    int have = 0, code = MPI_SUCCESS, rank, size;
     MPI_Initialized(&have);
-    MPI_Finalized(&over);
-    if (over) {
-        return error_set(err, ERROR_DEVICE, "MPI was used and ended in this process: it can be begun only once");
-    }
-    if (!have && MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &have) != MPI_SUCCESS) {
-        return error_set(err, ERROR_DEVICE, "MPI cannot be begun (is this process started by mpirun or srun?)");
+    if (have) {
+        return error_set(err, ERROR_DEVICE, "MPI was begun in this process before, which can be done only once");
     }
     struct group *g = calloc(1, sizeof *g);
     if (!g) {
         return error_memory(err);
     }
-    if (MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN) != MPI_SUCCESS ||
-        MPI_Comm_dup(MPI_COMM_WORLD, &g->comm) != MPI_SUCCESS ||
-        MPI_Comm_set_errhandler(g->comm, MPI_ERRORS_RETURN) != MPI_SUCCESS || MPI_Comm_rank(g->comm, &rank) != MPI_SUCCESS ||
-        MPI_Comm_size(g->comm, &size) != MPI_SUCCESS) {
+    if (!run_within(begin, deadline_ms, &code)) {
         free(g);
-        return error_set(err, ERROR_DEVICE, "MPI has no group of processes for this one");
+        return error_set(err, ERROR_DEVICE, "not all of the nodes that MPI started came within %.1f s", (double)deadline_ms / 1e3);
+    }
+    g->comm = own_comm;
+    if (code != MPI_SUCCESS || MPI_Comm_rank(g->comm, &rank) != MPI_SUCCESS || MPI_Comm_size(g->comm, &size) != MPI_SUCCESS) {
+        free(g);
+        return error_set(err, ERROR_DEVICE, "MPI cannot be begun (is this process started by mpirun or srun?)");
     }
     g->base = (struct collective){&mpi_ops, (size_t)rank, (size_t)size, deadline_ms};
     *out = &g->base;

@@ -80,18 +80,21 @@ static int reread(void *arg, struct config *out, struct buf *warnings, struct er
     return cmd_config_again(a->line, a->flags, out, warnings, err);
 }
 
-/* Whoever stops a job tells all its processes. A follower goes with its leader, who ends what it has begun; told again, at once. */
+/* Whoever stops a job tells all its processes. A follower goes with its leader, who ends what it has begun; told again, or while
+ * it loads, at once. */
+static volatile sig_atomic_t may_leave = 1;
+
 static void on_stop(int signal) {
-    static volatile sig_atomic_t told;
     (void)signal;
-    if (told) {
+    if (may_leave) {
         _exit(0);
     }
-    told = 1;
+    may_leave = 1;
 }
 
 static void say_following(void *arg) {
     const struct config *c = arg;
+    may_leave = 0;
     log_info("node %zu of %zu follows the leader, which alone listens", engine_node(), c->pipeline_parallel);
 }
 

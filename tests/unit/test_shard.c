@@ -1,9 +1,8 @@
-/* model/shard.h: who has what of a model; nodes.h: how processes learn of each other. */
+/* model/shard.h: who has what of a model. */
 #include <criterion/criterion.h>
 #include <string.h>
 
 #include "model/shard.h"
-#include "nodes.h"
 
 static struct error err;
 static const struct architecture arch;
@@ -89,38 +88,4 @@ Test(shard, stages) {
         c.tied_head = false;
     }
     cr_expect_eq(next, 7);
-}
-
-typedef const char *const variable[2]; /* name, value; a NULL ends them */
-static variable *environment;
-static const char *get(const char *name) {
-    for (size_t i = 0; environment[i][0]; i++) {
-        if (strcmp(environment[i][0], name) == 0) {
-            return environment[i][1];
-        }
-    }
-    return NULL;
-}
-
-static void started(variable *e, const char *by, size_t rank, size_t size) {
-    struct node_start s;
-    environment = e;
-    node_start_from(get, &s);
-    cr_expect(by ? s.by && strcmp(s.by, by) == 0 : !s.by, "%s", s.by ? s.by : "nobody");
-    cr_expect(s.rank == rank && s.size == size, "%zu of %zu", s.rank, s.size);
-}
-
-Test(nodes, how_they_were_started) {
-    static variable none[] = {{NULL}};
-    static variable mpi[] = {{"OMPI_COMM_WORLD_SIZE", "4"}, {"OMPI_COMM_WORLD_RANK", "3"}, {NULL}};
-    static variable slurm[] = {{"SLURM_NTASKS", "2"}, {"SLURM_PROCID", "0"}, {NULL}};
-    static variable lws[] = {{"LWS_GROUP_SIZE", "2"}, {"LWS_WORKER_INDEX", "1"}, {"LWS_LEADER_ADDRESS", "a"}, {NULL}};
-    static variable alone[] = {{"SLURM_NTASKS", "1"}, {"SLURM_PROCID", "0"}, {NULL}};
-    static variable odd[] = {{"OMPI_COMM_WORLD_SIZE", "-2"}, {"PMI_SIZE", "2x"}, {"SLURM_NTASKS", "99999999999999"}, {NULL}};
-    started(none, NULL, 0, 1);
-    started(mpi, "MPI", 3, 4);
-    started(slurm, "Slurm", 0, 2);
-    started(lws, "LeaderWorkerSet", 1, 2);
-    started(alone, NULL, 0, 1);
-    started(odd, NULL, 0, 1);
 }
