@@ -119,7 +119,7 @@ static void pressure(const char *model, double seconds, const char *scheduling) 
            (unsigned long long)s.cached_tokens, cancels, 100 * used / (double)looks, longest);
     CHECK(longest < 10 * LIVE, "somebody waited while %zu others came and went", longest);
     /* a preemption is memory at 100 % and one block more asked for */
-    CHECK(s.preemptions > ended / 50 && s.forks > 0 && s.cached_tokens > 0 && used / (double)looks > 0.7, "no pressure");
+    CHECK(s.preemptions > ended / 50 && s.forks > 0 && s.cached_tokens > 0 && used / (double)looks > 0.5, "no pressure");
     check_idle(e);
     engine_close(e);
 }
