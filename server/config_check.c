@@ -98,6 +98,10 @@ int config_check_others(const struct config *c, struct error *err) {
     if (config_check_listening(c, n_keys > 0, err) != 0) {
         return -1;
     }
+    if (c->replicas > 1 && c->pipeline_parallel > 1) { /* each would be the leader, or a follower, of nodes of its own */
+        return error_set_param(err, ERROR_MODEL, "replicas", "replicas (%zu) of a model that several nodes share (pipeline_parallel %zu) "
+                               "are not supported", c->replicas, c->pipeline_parallel);
+    }
     if (c->kv_block_size & (c->kv_block_size - 1)) {
         return error_set_param(err, ERROR_MODEL, "kv_block_size", "kv_block_size must be a power of two, not %zu",
                                c->kv_block_size);

@@ -307,9 +307,9 @@ static const struct collective_ops mpi_ops = {
 };
 
 static int open_group(size_t deadline_ms, struct collective **out, struct error *err) {
-    int have = 0, code = MPI_SUCCESS, rank, size;
-    MPI_Initialized(&have);
-    if (have) {
+    static atomic_bool begun; /* before MPI knows: another thread may ask at the same time */
+    int code = MPI_SUCCESS, rank, size;
+    if (atomic_exchange(&begun, true)) {
         return error_set(err, ERROR_DEVICE, "MPI was begun in this process before, which can be done only once");
     }
     struct group *g = calloc(1, sizeof *g);

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -24,7 +25,7 @@ pytestmark = [
 NODE = """
 import os, signal, subprocess, sys
 folder, rank = sys.argv[1], os.environ.get("OMPI_COMM_WORLD_RANK", "0")
-p = subprocess.Popen(sys.argv[2:])
+p = subprocess.Popen(sys.argv[2:] + os.environ.get("NODE_ARGUMENTS_" + rank, "").split())
 for s in (signal.SIGTERM, signal.SIGINT):
     signal.signal(s, lambda number, frame: p.send_signal(number))
 def write(name, value):
@@ -133,8 +134,67 @@ def test_wrong_numbers(nodes, start, tiny, tmp_path):
     refused(nodes(2, ready=False, model=tiny, pipeline_parallel=3), "pipeline_parallel is 3, but MPI started 2 processes")
     refused(nodes(2, ready=False, model=tiny, pipeline_parallel=1), "MPI started 2 processes, but pipeline_parallel is 1")
     refused(nodes(4, ready=False, model=tiny), "the model has 3 layers")
+    refused(nodes(2, ready=False, model=tiny, replicas=2), "replicas (2) of a model that several nodes share (pipeline_parallel 2)")
     d = Daemon(tmp_path / "log", model=tiny, pipeline_parallel=2)
     assert d.wait_exit(10) == 78 and "started together, by mpirun or srun" in d.log_text()
+
+
+def test_only_serving_has_stages(tiny):
+    """A stage is not measured as if it were the model."""
+    p = subprocess.run([INFERD, "bench", tiny, "--pipeline-parallel", "2"], capture_output=True, text=True, timeout=60 * SLOW)
+    assert p.returncode != 0 and "pipeline_parallel is for serving alone" in p.stderr and not p.stdout, p
+
+
+def test_every_kind_of_step(nodes, start, tiny):
+    """Prompts in chunks and their logprobs, more logits than fit at once, drafts, forks that copy blocks: the bits of one process."""
+    def ask(d):
+        c = d.client()
+        scored = c.completions.create(model=d.model, prompt="x y z " * 30, max_tokens=8, temperature=0, logprobs=3, echo=True)
+        forked = c.completions.create(model=d.model, prompt="The sea was calm " * 20, max_tokens=8, temperature=0.7, seed=3, n=3)
+        many = c.completions.create(model=d.model, prompt=["a b c a b c a b c"] * 6, max_tokens=30, temperature=0)
+        return [(x.text, x.logprobs and x.logprobs.token_logprobs) for r in (scored, forked, many) for x in r.choices]
+
+    settings = {"model": tiny, "kv_tokens": 1024, "max_model_len": 768, "max_batched_tokens": 24, "max_sequences": 4,
+                "kv_dtype": "int8", "speculative_tokens": 4}
+    assert ask(nodes(**settings)) == ask(start(**settings))
+
+
+def with_another_norm(gguf):
+    """The same model, trained on: one bit of its last norm is another."""
+    at, where = gguf.index(b"token_embd.weight") - 8, None  # the first tensor's description
+    for _ in range(struct.unpack_from("<Q", gguf, 8)[0]):
+        length = struct.unpack_from("<Q", gguf, at)[0]
+        name = bytes(gguf[at + 8 : at + 8 + length])
+        dims = struct.unpack_from("<I", gguf, at + 8 + length)[0]
+        at += 8 + length + 4 + 8 * dims + 4 + 8
+        if name == b"output_norm.weight":
+            where = struct.unpack_from("<Q", gguf, at - 8)[0]
+    out = bytearray(gguf)
+    out[(at + 31) // 32 * 32 + where] ^= 1
+    return out
+
+
+CANNOT = {  # node -> its arguments, and how all end
+    "leader_damaged": (0, "--model={bad}", 78, "node 0: "),
+    "follower_damaged": (1, "--model={bad}", 78, "node 1: "),
+    "no_memory": (1, "--memory-utilization=0.01", 3, "node 1: the model does not fit"),
+    "another_model": (1, "--model={other}", 78, "node 1 was started with another model than node 0"),
+    "another_setting": (1, "--max-sequences=7", 78, "node 1 was started with another setting of the engine than node 0"),
+}
+
+
+@pytest.mark.parametrize("case", CANNOT)
+def test_one_cannot_load(nodes, tiny, tmp_path, monkeypatch, case):
+    """All end at once, for the same reason and with the same code: none waits for who will not come."""
+    node, arguments, code, why = CANNOT[case]
+    bad, other = tmp_path / "bad.gguf", tmp_path / "other.gguf"
+    data = bytearray(open(tiny, "rb").read())
+    bad.write_bytes(data[: len(data) // 2])  # it opens as no model
+    other.write_bytes(with_another_norm(data))
+    monkeypatch.setenv(f"NODE_ARGUMENTS_{node}", arguments.format(bad=bad, other=other))
+    d = nodes(ready=False, model=tiny, kv_tokens=3000000)
+    assert [d.code_of(i, 15) for i in (0, 1)] == [code, code] and why in d.log_text(), d.log_text()
+    d.wait_exit(20)
 
 
 @pytest.mark.parametrize("busy", [True, False])
