@@ -225,6 +225,13 @@ class Hosts:
     def __init__(self, folder):
         self.names = [f"inferd{os.getpid()}{x}" for x in "ab"]
         self.addresses = ["10.213.77.1", "10.213.77.2"]
+        try:
+            self.make(folder)
+        except BaseException:  # nothing is left of a half
+            self.close()
+            raise
+
+    def make(self, folder):
         a, b = self.names
         for name in self.names:
             self.run("ip", "netns", "add", name)
