@@ -71,6 +71,7 @@ static void pressure(const char *model, double seconds, const char *scheduling) 
     srand(3);
     size_t ended = 0, longest = 0, looks = 0, cancels = 0;
     double used = 0;
+    bool full = false;
     uint64_t until = clock_now_ns() + (uint64_t)(seconds * 1e9);
     for (uint64_t id = 1; id <= LIVE; id++) {
         start(e, id, ended);
@@ -85,8 +86,9 @@ static void pressure(const char *model, double seconds, const char *scheduling) 
         if (now < until && rand() % 8 == 0) {
             struct engine_stats s;
             engine_get_stats(e, &s);
-            used += (double)s.kv_blocks_used / (double)s.kv_blocks;
-            looks++;
+            full = full || s.preemptions > 0; /* filling up, which takes a slow machine most of the time, is no part of it */
+            used += full ? (double)s.kv_blocks_used / (double)s.kv_blocks : 0;
+            looks += full;
         }
         if (event.kind == ENGINE_EVENT_TOKEN && rand() % 400 == 0) {
             uint64_t other = 1 + (uint64_t)rand() % LIVE;
@@ -119,7 +121,7 @@ static void pressure(const char *model, double seconds, const char *scheduling) 
            (unsigned long long)s.cached_tokens, cancels, 100 * used / (double)looks, longest);
     CHECK(longest < 10 * LIVE, "somebody waited while %zu others came and went", longest);
     /* a preemption is memory at 100 % and one block more asked for */
-    CHECK(s.preemptions > ended / 50 && s.forks > 0 && s.cached_tokens > 0 && used / (double)looks > 0.5, "no pressure");
+    CHECK(s.preemptions > ended / 50 && s.forks > 0 && s.cached_tokens > 0 && looks > 0 && used / (double)looks > 0.7, "no pressure");
     check_idle(e);
     engine_close(e);
 }
