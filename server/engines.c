@@ -167,14 +167,19 @@ static size_t hash_chunks(const int32_t *prompt, size_t n_prompt, const uint8_t 
     return n;
 }
 
+/* A seat comes first: what waits where there is one is about to begin. */
+static bool has_less(const struct engines *e, const struct one *a, const struct one *b) {
+    bool seat_a = a->choices < e->max_sequences, seat_b = b->choices < e->max_sequences;
+    return seat_a != seat_b                         ? seat_a
+           : a->waiting_tokens != b->waiting_tokens ? a->waiting_tokens < b->waiting_tokens
+                                                    : a->choices < b->choices;
+}
+
 static size_t least_loaded(struct engines *e) {
     size_t best = e->next++ % e->n;
     for (size_t k = 1; k < e->n; k++) {
         size_t i = (best + k) % e->n;
-        const struct one *a = &e->all[i], *b = &e->all[best];
-        if (a->waiting_tokens < b->waiting_tokens || (a->waiting_tokens == b->waiting_tokens && a->choices < b->choices)) {
-            best = i;
-        }
+        best = has_less(e, &e->all[i], &e->all[best]) ? i : best;
     }
     return best;
 }

@@ -75,6 +75,18 @@ def test_work_is_spread(start):
     d.check_identity()
 
 
+def test_a_seat_comes_before_what_waits(start):
+    """In a burst: prompts that are about to begin do not send the next one to an engine that is full."""
+    d = start(device="null", null_step_time=0.5, max_sequences=3, kv_tokens=8192, replicas=2)
+    streams = [d.open_stream("busy", max_tokens=100, ignore_eos=True, n=3), d.open_stream("busy", max_tokens=100, ignore_eos=True)]
+    wait_for(lambda: sorted(engine(d, "sequences_running", i) for i in range(2)) == [1, 3], 10, "one has no seat left, one has two")
+    streams += [d.open_stream(f"more {i}", max_tokens=100, ignore_eos=True) for i in range(2)]
+    wait_for(lambda: [engine(d, "sequences_running", i) for i in range(2)] == [3, 3], 10, "all run")
+    for s in streams:
+        s.close()
+    d.wait_idle()
+
+
 def test_a_full_engine_is_not_waited_for(start):
     """A prompt that one engine knows goes to the other when that one has no seat."""
     d = start(device="null", null_step_time=STEP, max_sequences=1, kv_tokens=8192, replicas=2)
