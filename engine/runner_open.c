@@ -36,7 +36,7 @@ static int find_kv_dtype(const char *name, enum dtype *out, struct error *err) {
 
 /* ---- device and weights ---- */
 
-/* Threads of rank `i`: what was asked for is that of all. */
+/* Threads of rank `i` of all replicas' n_ranks: what was asked for is that of all. */
 static size_t threads_of(const struct engine_config *c, size_t n_ranks, size_t i) {
     size_t n = c->threads / n_ranks + (i < c->threads % n_ranks);
     return c->threads == 0 ? 0 : n > 0 ? n : 1;
@@ -46,18 +46,18 @@ static int open_device(void *arg, size_t i, struct error *err) {
     struct opening *o = arg;
     const struct engine_config *c = o->config;
     struct rank *rank = &o->r->ranks[i];
-    size_t n = o->r->n_ranks, replicas = c->n_replicas > 1 ? c->n_replicas : 1;
+    size_t n = o->r->n_ranks, all = n * (c->n_replicas > 1 ? c->n_replicas : 1), at = c->replica * n + i;
     char why[BACKEND_WHY];
     if (rank->backend) { /* the first rank is ahead of the others */
         return 0;
     }
     const struct backend_config backend = {
-        .threads = threads_of(c, n, i),
+        .threads = threads_of(c, all, at),
         .max_rows = o->r->max_rows,
         .variant = c->cpu_variant,
         .step_ns = c->null_step_ns,
-        .rank = c->replica * n + i,
-        .n_ranks = n * replicas > 1 ? n * replicas : 0,
+        .rank = at,
+        .n_ranks = all > 1 ? all : 0,
         .batch_invariant = c->batch_invariant,
         .cache_folder = c->cache_folder,
     };

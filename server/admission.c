@@ -14,7 +14,7 @@ void admission_init(struct admission *a, const struct config *c) {
 
 void admission_set_limits(struct admission *a, const struct config *c) {
     pthread_mutex_lock(&a->lock);
-    a->max_held = c->max_sequences + c->max_waiting;
+    a->max_held = config_seats(c) + c->max_waiting;
     a->max_waiting_tokens = c->max_waiting_tokens;
     a->fallback = c->retry_after;
     a->most = c->retry_after_max;

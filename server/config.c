@@ -355,6 +355,10 @@ void config_print(const struct config *c, struct buf *out) {
 
 /* --- meaning ------------------------------------------------------------------------------------------------- */
 
+size_t config_seats(const struct config *c) {
+    return c->max_sequences * c->replicas; /* both are bounded in the table: no overflow */
+}
+
 void config_engine(const struct config *c, struct engine_config *out) {
     engine_config_default(out);
     out->model = c->model;

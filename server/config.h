@@ -134,6 +134,8 @@ int config_check_others(const struct config *c, struct error *err);
 
 /* The engine's part. Strings are borrowed from *c. */
 void config_engine(const struct config *c, struct engine_config *out);
+/* How many sequences are computed together: max_sequences of each replica. */
+size_t config_seats(const struct config *c);
 /* The null device is meant: nobody shall take its answers for a model's. NULL if the device computes. */
 const char *config_null_warning(const struct config *c);
 /* The setting samplers. ERROR_MODEL, err->param = the setting. */

@@ -167,12 +167,13 @@ static size_t hash_chunks(const int32_t *prompt, size_t n_prompt, const uint8_t 
     return n;
 }
 
-/* A seat comes first: what waits where there is one is about to begin. */
+/* Seats come first: in a burst, those who have one and are about to start count as waiting, and nobody yet waits for a full engine. */
 static bool has_less(const struct engines *e, const struct one *a, const struct one *b) {
-    bool seat_a = a->choices < e->max_sequences, seat_b = b->choices < e->max_sequences;
-    return seat_a != seat_b                         ? seat_a
-           : a->waiting_tokens != b->waiting_tokens ? a->waiting_tokens < b->waiting_tokens
-                                                    : a->choices < b->choices;
+    bool full = a->choices >= e->max_sequences, other_full = b->choices >= e->max_sequences;
+    if (full != other_full) {
+        return other_full;
+    }
+    return a->waiting_tokens != b->waiting_tokens ? a->waiting_tokens < b->waiting_tokens : a->choices < b->choices;
 }
 
 static size_t least_loaded(struct engines *e) {
@@ -326,10 +327,11 @@ double engines_silence(const struct engines *e) {
     return (double)longest / 1e9;
 }
 
-const struct error *engines_lost(const struct engines *e) {
+const struct error *engines_lost(const struct engines *e, size_t *which) {
     for (size_t i = 0; i < e->n; i++) {
         const struct error *why = engine_lost(e->all[i].engine);
         if (why) {
+            *which = i;
             return why;
         }
     }

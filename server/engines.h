@@ -1,7 +1,7 @@
 /*
  * The engines behind the front end: one, or as many as `replicas` says, each with its own devices, weights and KV. A request goes where
- * the beginning of its prompt was computed lately, unless that one has much more to do than the others, else where least waits. Loop
- * thread, but for engines_open.
+ * the beginning of its prompt was computed lately, unless that one has much more to do than the others, else where a seat is free and
+ * least waits. Loop thread, but for engines_open.
  */
 #ifndef SERVER_ENGINES_H
 #define SERVER_ENGINES_H
@@ -40,7 +40,7 @@ void engines_get_stats(const struct engines *e, struct engine_stats *sum);
 void engines_get_stats_of(const struct engines *e, size_t i, struct engine_stats *out);
 /* s since the last step of the engine that has something to do and is silent longest. */
 double engines_silence(const struct engines *e);
-/* As engine_lost: of any. The others could go on, but what the lost one holds comes back by a new start alone. */
-const struct error *engines_lost(const struct engines *e);
+/* As engine_lost: of any, and which. The others could go on, but what the lost one holds comes back by a new start alone. */
+const struct error *engines_lost(const struct engines *e, size_t *which);
 
 #endif

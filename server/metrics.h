@@ -49,7 +49,7 @@
     X(running, "gauge", "inferd_requests_running", "", "Requests that generate now.")                                 \
     X(waiting, "gauge", "inferd_requests_waiting", "", "Requests that were received and do not generate yet.")        \
     X(waiting_tokens, "gauge", "inferd_waiting_prompt_tokens", "", "Prompt tokens of requests that wait.")            \
-    X(max_sequences, "gauge", "inferd_max_sequences", "", "Sequences that may run at once, as the setting says.")     \
+    X(max_sequences, "gauge", "inferd_max_sequences", "", "Sequences that may run at once, in all engines.")          \
     X(max_waiting, "gauge", "inferd_max_waiting", "", "Sequences that may wait, as the setting says.")                \
     X(ready, "gauge", "inferd_ready", "", "1 when requests are accepted, 0 while loading or draining or stuck.")      \
     X(backend_cpu, "gauge", "inferd_backend_info", "backend=\"cpu\"", "1 for where it computes; null computes nothing.")    \

@@ -53,7 +53,7 @@ void probe_metrics(struct server *s, struct exchange *x) {
         .ready = server_refusal(s) == NULL,
         .model = s->model,
         .last_step_age = watchdog_silence(s),
-        .max_sequences = (double)s->config->max_sequences,
+        .max_sequences = (double)config_seats(s->config),
         .max_waiting = (double)s->config->max_waiting,
         .kv_block_size = s->info.kv_block_size,
         .kv_blocks = s->info.kv_blocks,

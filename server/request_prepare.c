@@ -118,7 +118,7 @@ static void parse(void *arg) {
         check_priority(r, &r->error) || check_min_tokens(r, &r->error) ||
         params_encode_bad_words(&r->params, s->text, &r->error) ||
         auth_cache_salt(&r->who, r->params.cache_salt, r->cache_salt, &r->error);
-    size_t most = config->max_waiting + config->max_sequences;
+    size_t most = config->max_waiting + config_seats(config);
     if (!r->prepare_failed && count_choices(r) > most) { /* would be 429 for ever */
         r->prepare_failed = error_set_param(&r->error, ERROR_INVALID, r->params.n_prompts > 1 ? "prompt" : "n",
                                             "the request asks for %zu answers at once and this server holds %zu",

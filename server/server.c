@@ -182,7 +182,7 @@ static void load_after(void *arg) {
     log_info("serving %s (%s, %.0fM parameters, weights %s) on %s %s with %zu threads: context of %zu tokens, KV memory for %zu, "
              "%zu sequences at once",
              s->model, i->architecture, (double)i->n_parameters / 1e6, i->weights, i->backend, i->variant, i->threads,
-             i->max_model_len, i->kv_blocks * i->kv_block_size, s->config->max_sequences);
+             i->max_model_len, i->kv_blocks * i->kv_block_size, config_seats(s->config));
     for (size_t r = 0; r < engines_count(s->engines); r++) {
         struct engine_info one;
         char of[32] = "";
@@ -393,7 +393,7 @@ int server_run(const struct config *config, settings_reader *reread, void *arg, 
             *err = s.load_error;
             rc = -1;
         } else if (s.device_lost) { /* told to stop in the moment before it ends by itself: not a stop like others */
-            rc = error_set(err, ERROR_DEVICE, "the device was lost: %s", engines_lost(s.engines)->message);
+            rc = error_set(err, ERROR_DEVICE, "%s", s.lost_reason);
         }
     }
     close_all(&s, &load);

@@ -46,11 +46,16 @@ static void report(const struct server *s, double seconds) {
 }
 
 void watchdog_check_device(struct server *s) {
-    const struct error *why = s->device_lost ? NULL : engines_lost(s->engines);
+    size_t i;
+    const struct error *why = s->device_lost ? NULL : engines_lost(s->engines, &i);
     if (why) {
-        log_error("the device is lost: %s; ending the process, so that whoever watches it starts it again", why->message);
+        char of[32] = "";
+        if (engines_count(s->engines) > 1) {
+            snprintf(of, sizeof of, "replica %zu: ", i);
+        }
+        snprintf(s->lost_reason, sizeof s->lost_reason, "the device is lost: %s%s", of, why->message);
+        log_error("%s; ending the process, so that whoever watches it starts it again", s->lost_reason);
         s->device_lost = true;
-        snprintf(s->lost_reason, sizeof s->lost_reason, "the device is lost: %s", why->message);
         loop_timer_set(s->tick, LAST_WORDS_MS);
     }
 }

@@ -1,10 +1,13 @@
 """Several engines behind one front end (replicas): who takes a request, and that nobody can tell from the answer."""
 
+import os
+import re
 import threading
 
 import pytest
 from conftest import Daemon, wait_for
-from faults import write_tiny_model
+from faults import MAGIC, Faults, write_tiny_model
+from test_ranks import FAULTY
 
 STEP = 0.03
 
@@ -98,6 +101,72 @@ def test_a_full_engine_is_not_waited_for(start):
     for s in streams:
         s.close()
     d.wait_idle()
+
+
+def test_seats_of_all_are_counted(start):
+    """max_sequences is that of each engine, so as many more are let in before anybody has to wait, and no one else."""
+    d = start(device="null", null_step_time=STEP, max_sequences=2, max_waiting=0, kv_tokens=8192, replicas=2)
+    assert d.gauge("max_sequences") == 4
+    assert "4 sequences at once" in d.log_text()
+    streams = [d.open_stream(f"busy {i}", max_tokens=600, ignore_eos=True) for i in range(4)]
+    for s in streams:
+        next(s.events())
+    assert [engine(d, "sequences_running", i) for i in range(2)] == [2, 2]
+    fifth = d.post("/v1/completions", {"model": d.model, "prompt": "x", "max_tokens": 1})
+    assert fifth.status == 429 and fifth.json()["error"]["code"] == "queue_full"
+    for s in streams:
+        s.close()
+    d.wait_idle()
+    many = d.post("/v1/completions", {"model": d.model, "prompt": "x", "max_tokens": 1, "n": 5})
+    assert many.status == 400 and "this server holds 4" in many.json()["error"]["message"]
+    assert d.post("/v1/completions", {"model": d.model, "prompt": list("abcd"), "max_tokens": 1}).status == 200
+    d.check_identity()
+
+
+def test_a_burst_goes_where_seats_are(start):
+    """Who has just come and is about to start makes an engine no worse than one that has no seat."""
+    d = start(device="null", null_step_time=0.2, max_sequences=6, kv_tokens=16384, replicas=2)
+    long = "A beginning that many requests share, long enough to fill some blocks of the cache. " * 8
+    streams = [d.open_stream(long, max_tokens=600, ignore_eos=True) for _ in range(6)]
+    for s in streams:
+        next(s.events())
+    full = [i for i in range(2) if engine(d, "sequences_running", i) == 6]
+    assert len(full) == 1
+    streams.append(d.open_stream([f"{i} is new" for i in range(5)], max_tokens=600, ignore_eos=True))
+    next(streams[-1].events())
+    assert engine(d, "sequences_running", 1 - full[0]) == 5 and engine(d, "sequences_waiting", full[0]) == 0
+    for s in streams:
+        s.close()
+    d.wait_idle()
+
+
+@pytest.mark.parametrize("threads, of_each", [(2, [1, 1]), (3, [2, 1]), (1, [1, 1])])
+def test_threads_are_shared_out(start, tiny, threads, of_each):
+    d = start(model=tiny, kv_tokens=4096, replicas=2, threads=threads)
+    assert [int(n) for n in re.findall(r"replica \d: .*, (\d+) threads", d.log_text())] == of_each
+
+
+@pytest.mark.skipif(not os.path.isfile(FAULTY), reason="the daemon with hooks is not built")
+def test_one_is_lost(tmp_path, tiny):
+    """It is named, and ends all: whoever watches the process starts it again."""
+    faults = Faults(tmp_path / "faults")
+    d = Daemon(tmp_path / "log", environment=faults.environment, program=FAULTY, model=tiny, kv_tokens=16384, tensor_parallel=2, replicas=2)
+    try:
+        d.wait_ready()
+        assert faults.magic == MAGIC
+        stream = d.open_stream("The sea", max_tokens=900, ignore_eos=True)
+        events = stream.events()
+        next(events)
+        busy = next(i for i in range(2) if engine(d, "sequences_running", i) == 1)
+        faults.rank_fail = 2
+        assert list(events)[-1]["error"]["type"] == "unavailable_error" and not stream.done
+        probe = d.get("/readyz")
+        assert probe.status == 503 and re.search(rf"the device is lost: replica {busy}: step \d+: rank 1: ", probe.json()["reason"])
+        assert d.wait_exit(10) == 4
+    finally:
+        if d.running():
+            d.process.kill()
+            d.process.wait()
 
 
 def test_many_at_once_and_the_end(start, tiny):

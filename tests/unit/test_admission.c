@@ -10,6 +10,7 @@ static struct error err;
 
 static struct admission bounds(size_t running, size_t waiting, size_t tokens) {
     struct config c = {.max_sequences = running,
+                       .replicas = 1,
                        .max_waiting = waiting,
                        .max_waiting_tokens = tokens,
                        .retry_after = 3,
