@@ -816,8 +816,8 @@ int engine_follow(const struct engine_config *config, void (*started)(void *arg)
     return rc;
 }
 
-size_t engine_node(void) {
-    return nodes_own_number();
+int engine_node(size_t pipeline_parallel, size_t *node, struct error *err) {
+    return nodes_find_self(pipeline_parallel, node, err);
 }
 
 /* ---- the callers' side ---- */

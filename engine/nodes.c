@@ -45,27 +45,20 @@ static const char *from_environment(const char *name) {
     return getenv(name);
 }
 
-size_t nodes_own_number(void) {
-    struct node_start start;
-    node_start_from(from_environment, &start);
-    return start.rank;
-}
-
 size_t nodes_word_bytes(void) {
     return sizeof(struct node_word);
 }
 
 /* A job of Slurm may have tasks that have nothing to do with us; what MPI starts, and a LeaderWorkerSet, belongs together. */
-static int open_none(const struct node_start *start, struct nodes *out, struct error *err) {
+static int check_alone(const struct node_start *start, struct error *err) {
     if (start->by && strcmp(start->by, "Slurm") != 0) {
         return error_set_param(err, ERROR_INVALID, "pipeline_parallel", "%s started %zu processes, but pipeline_parallel is 1",
                                start->by, start->size);
     }
-    *out = (struct nodes){.n_stages = 1};
     return 0;
 }
 
-static int check_start(const struct node_start *start, size_t n_stages, struct error *err) {
+static int check_stages(const struct node_start *start, size_t n_stages, struct error *err) {
     if (!start->by || start->size != n_stages) {
         return start->by ? error_set_param(err, ERROR_INVALID, "pipeline_parallel",
                                            "pipeline_parallel is %zu, but %s started %zu processes", n_stages, start->by, start->size)
@@ -83,21 +76,35 @@ static int check_start(const struct node_start *start, size_t n_stages, struct e
     return 0;
 }
 
+static int find_start(size_t n_stages, struct node_start *out, struct error *err) {
+    node_start_from(from_environment, out);
+    return n_stages <= 1 ? check_alone(out, err) : check_stages(out, n_stages, err);
+}
+
+int nodes_find_self(size_t n_stages, size_t *node, struct error *err) {
+    struct node_start start;
+    if (find_start(n_stages, &start, err) < 0) {
+        return -1;
+    }
+    *node = n_stages <= 1 ? 0 : start.rank;
+    return 0;
+}
+
 int nodes_open(size_t n_stages, struct nodes *out, struct error *err) {
     struct node_start start;
     struct nodes made = {.n_stages = n_stages};
-    node_start_from(from_environment, &start);
-    if (n_stages <= 1) {
-        return open_none(&start, out, err);
-    }
-    if (check_start(&start, n_stages, err) < 0) {
+    if (find_start(n_stages, &start, err) < 0) {
         return -1;
+    }
+    if (n_stages <= 1) {
+        *out = (struct nodes){.n_stages = 1};
+        return 0;
     }
     made.words = calloc(n_stages, sizeof *made.words);
     if (!made.words) {
         return error_memory(err);
     }
-    if (collective_open_mpi(NULL, JOINING_MS, &made.group, err) < 0) {
+    if (collective_open_mpi(JOINING_MS, &made.group, err) < 0) {
         free(made.words);
         return -1;
     }

@@ -35,12 +35,15 @@ struct node_start {
 };
 void node_start_from(const char *(*get)(const char *name), struct node_start *out);
 
-size_t nodes_own_number(void);
+/*
+ * *node: this process's number among the n_stages that were started; 0 if it is alone (n_stages 1, or 0). ERROR_INVALID, param
+ * "pipeline_parallel", if not as many were started; with n_stages 1 too if MPI started several: all would take themselves for the leader.
+ */
+int nodes_find_self(size_t n_stages, size_t *node, struct error *err);
 
 /*
  * Joins the group of n_stages processes, by MPI; of 1, or 0, there is none. The first of what a node does that may fail, so that the
- * others can be told. ERROR_INVALID, param "pipeline_parallel", if not as many were started; with n_stages 1 too if MPI started several:
- * all would take themselves for the leader.
+ * others can be told. Fails as nodes_find_self does.
  */
 int nodes_open(size_t n_stages, struct nodes *out, struct error *err);
 void nodes_close(struct nodes *n); /* a zeroed one is fine */

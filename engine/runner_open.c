@@ -432,10 +432,7 @@ static void report(struct runner *r) {
         e->threads = rank->info.threads;
         e->weight_bytes = rank->decoder.weights.bytes;
     }
-    r->n_parameters = r->decoder->weights.n_parameters;
-    if (r->n_ranks > 1 || r->nodes.group) { /* some are in several ranks, or in other nodes */
-        r->n_parameters = roles_n_parameters(&r->model);
-    }
+    r->n_parameters = roles_n_parameters(&r->model);
 }
 
 static size_t timeout_ms(const struct engine_config *config) {
@@ -461,8 +458,8 @@ static int open_threads(struct runner *r, const struct engine_config *config, st
     return 0;
 }
 
-/* Replicas share the memory of the machine. */
-static int own_memory(const struct engine_config *c, size_t *out, struct error *err) {
+/* Replicas share the memory of the machine; on GPUs each has its own. */
+static int memory_share(const struct engine_config *c, size_t *out, struct error *err) {
     if (memory_available(out, err) < 0) {
         return -1;
     }
@@ -512,7 +509,7 @@ static int open_all(struct runner *r, const struct engine_config *config, size_t
     uint64_t since = clock_now_ns();
     if (find_kv_dtype(config->kv_dtype, &o.kv_dtype, err) < 0 ||
         weights_format_parse(config->weights, &o.format, err) < 0 ||
-        (available == 0 && own_memory(config, &o.available, err) < 0) ||
+        (available == 0 && memory_share(config, &o.available, err) < 0) ||
         model_file_open(config->model, &r->file, err) < 0 || model_config_load(r->file, &r->model, err) < 0 ||
         agree(r, &o, err) < 0 || (r->n_ranks > 1 && shard_ff_unit(r->file, &r->model, o.format, &o.ff_unit, err) < 0) ||
         open_threads(r, config, err) < 0 || cut_model(&o, err) < 0 || open_devices(&o, err) < 0) {

@@ -156,39 +156,6 @@ static int all_gather(struct collective *c, const void *mine, size_t bytes, void
     return wait_for(g, &request, -1, "gather", err);
 }
 
-/* As gathered and added in the order of the ranks: the same bits on each. */
-static int all_reduce(struct collective *c, void *x, enum dtype dtype, size_t n, struct error *err) {
-    if (dtype != DTYPE_F32) {
-        return error_set(err, ERROR_INTERNAL, "nodes sum F32");
-    }
-    if (n > PIECE / sizeof(float) || n > SIZE_MAX / sizeof(float) / c->size) {
-        return error_set(err, ERROR_INTERNAL, "%zu numbers are too many to sum", n);
-    }
-    float *all = malloc(n * sizeof *all * c->size + 1);
-    if (!all) {
-        return error_memory(err);
-    }
-    int rc = all_gather(c, x, n * sizeof *all, all, err);
-    for (size_t i = 0; rc == 0 && i < n; i++) {
-        float sum = all[i];
-        for (size_t r = 1; r < c->size; r++) {
-            sum += all[r * n + i];
-        }
-        ((float *)x)[i] = sum;
-    }
-    free(all); /* of a broken group MPI may still write here: it has ended its use of the process then, too */
-    return rc;
-}
-
-static int gather_columns(struct collective *c, const void *mine, size_t rows, size_t bytes, void *all, struct error *err) {
-    for (size_t r = 0; r < rows; r++) {
-        if (all_gather(c, (const char *)mine + r * bytes, bytes, (char *)all + r * bytes * c->size, err) < 0) {
-            return -1;
-        }
-    }
-    return 0;
-}
-
 static int barrier(struct collective *c, struct error *err) {
     struct group *g = group_of(c);
     MPI_Request request;
@@ -295,9 +262,7 @@ static void close_group(struct collective *c) {
 
 static const struct collective_ops mpi_ops = {
     .name = "mpi",
-    .all_reduce = all_reduce,
     .all_gather = all_gather,
-    .gather_columns = gather_columns,
     .broadcast = broadcast,
     .barrier = barrier,
     .send = send_bytes,

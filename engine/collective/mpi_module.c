@@ -28,14 +28,10 @@ static int find_module(char out[PATH_MAX], struct error *err) {
                      INFERD_MODULE_FOLDER);
 }
 
-int collective_open_mpi(const char *module, size_t deadline_ms, struct collective **out, struct error *err) {
+int collective_open_mpi(size_t deadline_ms, struct collective **out, struct error *err) {
     char path[PATH_MAX];
     const struct collective_mpi *(*table)(void);
-    if (module) {
-        if (snprintf(path, sizeof path, "%s%s", strchr(module, '/') ? "" : "./", module) >= PATH_MAX) {
-            return error_set(err, ERROR_DEVICE, "the path of the module for several nodes is longer than %d bytes", PATH_MAX - 1);
-        }
-    } else if (find_module(path, err) < 0) {
+    if (find_module(path, err) < 0) {
         return -1;
     }
     /* Open MPI's own plugins look for its symbols among those of all. It stays loaded. */

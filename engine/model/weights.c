@@ -195,7 +195,6 @@ static int load_matrix(const struct load *l, const struct entry *e, struct weigh
     c.w.scales = NULL;
     *out = c.w;
     w->bytes += c.size;
-    w->n_parameters += c.w.n * c.w.k;
     return 0;
 }
 
@@ -221,7 +220,6 @@ static int load_vector(const struct load *l, const struct entry *e, struct vecto
     *out = l->w->vectors + v->used;
     v->used += padded(whole);
     l->w->bytes += e->vector->size / whole * n;
-    l->w->n_parameters += n;
     return 0;
 }
 

@@ -41,7 +41,6 @@ struct weights {
     void **owned;        /* [n_owned] host memory of converted matrices, owned */
     size_t n_owned;
     size_t bytes; /* of all that is computed with: the file's tensors in use, and what was made of others */
-    size_t n_parameters;
 };
 
 /* Told behind each tensor: bytes of the file that are loaded, of all that will be. fn NULL = nobody is told. */

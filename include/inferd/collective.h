@@ -23,6 +23,8 @@
 struct collective;
 
 struct collective_ops {
+    /* Of threads with shared memory gather_columns, send and recv are NULL: whoever needs something reads it. Of processes (mpi)
+     * all_reduce and gather_columns are: stages share no layer. */
     const char *name;   /* "threads", "mpi", "nccl" */
     bool shared_memory; /* the ranks are threads, operands host memory: behind a barrier each may read what others wrote */
     bool queued;        /* operands are device memory, and the call is queued on the backend's queue; else it is done at return */
@@ -36,8 +38,7 @@ struct collective_ops {
     /* x[bytes] of `root` comes to all. */
     int (*broadcast)(struct collective *c, void *x, size_t bytes, size_t root, struct error *err);
     int (*barrier)(struct collective *c, struct error *err);
-    /* gather_columns, send and recv are NULL where memory is shared: whoever needs something reads it.
-     * x[bytes] of one rank to another, which receives as much. A send may return before it was received: x is copied, or on
+    /* x[bytes] of one rank to another, which receives as much. A send may return before it was received: x is copied, or on
      * its way in the queue. */
     int (*send)(struct collective *c, const void *x, size_t bytes, size_t to, struct error *err);
     int (*recv)(struct collective *c, void *x, size_t bytes, size_t from, struct error *err);
@@ -81,6 +82,6 @@ struct collective_mpi {
     uint32_t abi; /* COLLECTIVE_MPI_ABI */
     int (*open)(size_t deadline_ms, struct collective **out, struct error *err);
 };
-int collective_open_mpi(const char *module, size_t deadline_ms, struct collective **out, struct error *err);
+int collective_open_mpi(size_t deadline_ms, struct collective **out, struct error *err);
 
 #endif

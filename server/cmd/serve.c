@@ -92,21 +92,26 @@ static void on_stop(int signal) {
     may_leave = 1;
 }
 
+struct follower {
+    size_t node, n_nodes;
+};
+
 static void say_following(void *arg) {
-    const struct config *c = arg;
+    const struct follower *f = arg;
     may_leave = 0;
-    log_info("node %zu of %zu follows the leader, which alone listens", engine_node(), c->pipeline_parallel);
+    log_info("node %zu of %zu follows the leader, which alone listens", f->node, f->n_nodes);
 }
 
 /* A node that is not the leader: a stage of the model, and no address. */
-static int follow(const struct config *c, struct error *err) {
+static int follow(const struct config *c, size_t node, struct error *err) {
+    struct follower f = {node, c->pipeline_parallel};
     struct engine_config e;
     struct sigaction action = {.sa_handler = on_stop, .sa_flags = SA_RESTART};
     config_engine(c, &e);
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGINT, &action, NULL);
-    log_info("loading stage %zu of %zu of %s", engine_node() + 1, c->pipeline_parallel, c->model);
-    if (engine_follow(&e, say_following, (void *)(uintptr_t)c, err) != 0) {
+    log_info("loading stage %zu of %zu of %s", f.node + 1, f.n_nodes, c->model);
+    if (engine_follow(&e, say_following, &f, err) != 0) {
         config_engine_refused(err);
         return -1;
     }
@@ -125,13 +130,18 @@ static int serve(const struct serve_options *o, const struct config *c, struct a
         return check_chat_template(c, err) != 0 || puts("The settings are good.") < 0 ? -1 : 0;
     }
     char address[LISTEN_NAME_MAX];
+    size_t node;
+    if (engine_node(c->pipeline_parallel, &node, err) != 0) {
+        config_engine_refused(err);
+        return -1;
+    }
     if (config_public_address(c, address) && !c->api_key[0] && !c->api_keys_file[0]) {
         log_warn("anybody who can reach %s can use this server: there are no keys", address);
     }
     if (config_null_warning(c)) {
         log_warn("%s", config_null_warning(c));
     }
-    return c->pipeline_parallel > 1 && engine_node() > 0 ? follow(c, err) : server_run(c, reread, arg, err);
+    return node > 0 ? follow(c, node, err) : server_run(c, reread, arg, err);
 }
 
 /* Why it ended, as a line of the log where that is for programs to read. */

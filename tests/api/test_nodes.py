@@ -130,9 +130,11 @@ def test_wrong_numbers(nodes, start, tiny, tmp_path):
     def refused(d, why):
         d.wait_exit(30)  # mpirun forgives what it is told to survive
         assert d.code_of(0, 5) == 78 and why in d.log_text(), d.log_text()
+        return d.log_text()
 
-    refused(nodes(2, ready=False, model=tiny, pipeline_parallel=3), "pipeline_parallel is 3, but MPI started 2 processes")
-    refused(nodes(2, ready=False, model=tiny, pipeline_parallel=1), "MPI started 2 processes, but pipeline_parallel is 1")
+    for n, why in ((3, "pipeline_parallel is 3, but MPI started 2 processes"), (1, "MPI started 2 processes, but pipeline_parallel is 1")):
+        log = refused(nodes(2, ready=False, model=tiny, pipeline_parallel=n), why)
+        assert "listen" not in log  # before two that each take themselves for the leader want the same port
     refused(nodes(4, ready=False, model=tiny), "the model has 3 layers")
     refused(nodes(2, ready=False, model=tiny, replicas=2), "replicas (2) of a model that several nodes share (pipeline_parallel 2)")
     d = Daemon(tmp_path / "log", model=tiny, pipeline_parallel=2)

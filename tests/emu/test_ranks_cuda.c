@@ -5,6 +5,7 @@
  *     test_ranks_cuda MODULE [--all]     --all: every architecture with every type of weights, and other seeds
  */
 #include "harness.h"
+#include "logits.h"
 
 #include "emu.h"
 #include "runner.h"
@@ -54,18 +55,6 @@ static struct engine_config config_of(const char *model, size_t n) {
     return c;
 }
 
-enum { PROMPT = 60, VOCAB = 260 };
-struct logits {
-    float at[PROMPT][VOCAB];
-    size_t n;
-};
-
-static void keep(void *arg, size_t position, const float *row) {
-    struct logits *l = arg;
-    memcpy(l->at[position], row, sizeof l->at[position]);
-    l->n++;
-}
-
 static void evaluate(const struct engine_config *c, size_t chunk, uint64_t seed, struct logits *out) {
     struct runner r;
     struct error err;
@@ -75,32 +64,10 @@ static void evaluate(const struct engine_config *c, size_t chunk, uint64_t seed,
         CHECK(false, "%zu ranks: %s", c->tensor_parallel, err.message);
         return;
     }
-    CHECK(runner_evaluate(&r, prompts[1], PROMPT, chunk, keep, out, &err) == 0, "%s", err.message);
+    CHECK(runner_evaluate(&r, prompts[1], PROMPT, chunk, logits_keep, out, &err) == 0, "%s", err.message);
     CHECK(out->n == PROMPT, "%zu rows", out->n);
     runner_close(&r);
     nothing_is_left();
-}
-
-/* ||a - b|| / ||b|| of the worst row; and a row whose best token differs though it leads by more than the rows differ. */
-static double distance(const struct logits *a, const struct logits *b, size_t *others) {
-    double worst = 0;
-    *others = 0;
-    for (size_t i = 0; i < PROMPT; i++) {
-        double d = 0, norm = 0, most = 0;
-        size_t best_a = 0, best_b = 0;
-        for (size_t j = 0; j < VOCAB - 1; j++) { /* the last row is no token */
-            double e = (double)a->at[i][j] - (double)b->at[i][j];
-            d += e * e;
-            norm += (double)b->at[i][j] * (double)b->at[i][j];
-            most = fabs(e) > most ? fabs(e) : most;
-            best_a = a->at[i][j] > a->at[i][best_a] ? j : best_a;
-            best_b = b->at[i][j] > b->at[i][best_b] ? j : best_b;
-        }
-        double relative = sqrt(d / norm);
-        worst = relative > worst || isnan(relative) ? relative : worst;
-        *others += best_a != best_b && b->at[i][best_b] - b->at[i][best_a] > 2 * most;
-    }
-    return worst;
 }
 
 /*
@@ -115,7 +82,7 @@ static double tolerance_of(const struct engine_config *config, const struct logi
     c.device = "cpu";
     c.weights = strcmp(c.weights, "int8") == 0 ? "auto" : c.weights;
     evaluate(&c, 64, 1, &exact);
-    return sqrt(2) * distance(alone, &exact, &others);
+    return sqrt(2) * logits_distance(alone, &exact, &others);
 }
 
 static void logits_are_the_same(const char *model, const char *weights, const char *kv) {
@@ -131,7 +98,7 @@ static void logits_are_the_same(const char *model, const char *weights, const ch
         c.tensor_parallel = n;
         c.cuda_graphs = n == 2;
         evaluate(&c, 64, 1, &got);
-        double d = distance(&got, &alone, &others);
+        double d = logits_distance(&got, &alone, &others);
         printf("    %s weights, %s KV, %zu ranks: %.1e of %.1e\n", weights, kv, n, d, tolerance);
         CHECK(d > 0 && d <= tolerance && others == 0, "%zu ranks: %g, %zu other tokens", n, d, others);
         if (n == 4 || all) {
@@ -283,18 +250,18 @@ static void a_rank_stalls(const char *model) {
         CHECK(false, "%s", err.message);
         return;
     }
-    CHECK(runner_evaluate(&r, prompts[1], 8, 8, keep, &l, &err) == 0, "%s", err.message);
+    CHECK(runner_evaluate(&r, prompts[1], 8, 8, logits_keep, &l, &err) == 0, "%s", err.message);
     static struct backend_ops ops;
     ops = *r.ranks[1].ops;
     true_ops = r.ranks[1].ops;
     ops.rope_kv_store = stalling_store;
     r.ranks[1].decoder.ops = &ops;
     uint64_t began = clock_now_ns();
-    CHECK(runner_evaluate(&r, prompts[1], 8, 8, keep, &l, &err) < 0, "it cannot go on");
+    CHECK(runner_evaluate(&r, prompts[1], 8, 8, logits_keep, &l, &err) < 0, "it cannot go on");
     CHECK(err.code == ERROR_DEVICE && strstr(err.message, "rank 1 of 2 did not come within 2.0 s"), "%s", err.message);
     CHECK((double)(clock_now_ns() - began) < 30e9, "late");
     r.ranks[1].decoder.ops = true_ops;
-    CHECK(runner_evaluate(&r, prompts[1], 8, 8, keep, &l, &err) < 0, "nor be taken up again");
+    CHECK(runner_evaluate(&r, prompts[1], 8, 8, logits_keep, &l, &err) < 0, "nor be taken up again");
     runner_close(&r);
     nothing_is_left();
 }

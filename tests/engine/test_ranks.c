@@ -3,6 +3,7 @@
  * number the same bits whatever the company; numbers that do not go are refused; a rank that stalls or fails ends it for all.
  */
 #include "harness.h"
+#include "logits.h"
 
 #include "runner.h"
 
@@ -97,18 +98,6 @@ static struct engine_config config_of(const char *model, size_t n) {
     return c;
 }
 
-enum { PROMPT = 60, VOCAB = 260 };
-struct logits {
-    float at[PROMPT][VOCAB];
-    size_t n;
-};
-
-static void keep(void *arg, size_t position, const float *row) {
-    struct logits *l = arg;
-    memcpy(l->at[position], row, sizeof l->at[position]);
-    l->n++;
-}
-
 static void evaluate(const struct engine_config *c, size_t chunk, struct logits *out) {
     struct runner r;
     struct error err;
@@ -117,31 +106,9 @@ static void evaluate(const struct engine_config *c, size_t chunk, struct logits 
         CHECK(false, "%zu ranks: %s", c->tensor_parallel, err.message);
         return;
     }
-    CHECK(runner_evaluate(&r, prompts[1], PROMPT, chunk, keep, out, &err) == 0, "%s", err.message);
+    CHECK(runner_evaluate(&r, prompts[1], PROMPT, chunk, logits_keep, out, &err) == 0, "%s", err.message);
     CHECK(out->n == PROMPT, "%zu rows", out->n);
     runner_close(&r);
-}
-
-/* ||a - b|| / ||b|| of the worst row; and a row whose best token differs though it leads by more than the rows differ. */
-static double distance(const struct logits *a, const struct logits *b, size_t *others) {
-    double worst = 0;
-    *others = 0;
-    for (size_t i = 0; i < PROMPT; i++) {
-        double d = 0, norm = 0, most = 0;
-        size_t best_a = 0, best_b = 0;
-        for (size_t j = 0; j < VOCAB - 1; j++) { /* the last row is no token */
-            double e = (double)a->at[i][j] - (double)b->at[i][j];
-            d += e * e;
-            norm += (double)b->at[i][j] * (double)b->at[i][j];
-            most = fabs(e) > most ? fabs(e) : most;
-            best_a = a->at[i][j] > a->at[i][best_a] ? j : best_a;
-            best_b = b->at[i][j] > b->at[i][best_b] ? j : best_b;
-        }
-        double relative = sqrt(d / norm);
-        worst = relative > worst || isnan(relative) ? relative : worst;
-        *others += best_a != best_b && b->at[i][best_b] - b->at[i][best_a] > 2 * most;
-    }
-    return worst;
 }
 
 /* tolerance 0: activations are rounded to 8 bits, by each rank for itself, so that the numbers of ranks may differ by two
@@ -157,14 +124,14 @@ static void logits_are_the_same(const char *model, const char *weights, const ch
         c.weights = "auto";
         evaluate(&c, 64, &got);
         c.weights = weights;
-        tolerance = sqrt(2) * distance(&alone, &got, &others);
+        tolerance = sqrt(2) * logits_distance(&alone, &got, &others);
         printf("    rounding to 8 bits: %.1e\n", tolerance / sqrt(2));
     }
     for (size_t n = 2; n <= 4; n *= 2) {
         size_t others;
         c.tensor_parallel = n;
         evaluate(&c, 64, &got);
-        double d = distance(&got, &alone, &others);
+        double d = logits_distance(&got, &alone, &others);
         CHECK(d <= tolerance && others == 0, "%zu ranks: %g, %zu other tokens", n, d, others);
         printf("    %s weights, %s KV, %zu ranks: %.1e\n", weights, kv, n, d);
         evaluate(&c, 7, &again);
@@ -404,10 +371,10 @@ static void a_rank_stalls(const char *model, long ms, const char *reason) {
     stall_ms = ms;
     ops.rope = stalling_rope;
     r.ranks[1].decoder.ops = &ops;
-    CHECK(runner_evaluate(&r, prompts[1], 8, 8, keep, &l, &err) < 0, "it cannot go on");
+    CHECK(runner_evaluate(&r, prompts[1], 8, 8, logits_keep, &l, &err) < 0, "it cannot go on");
     CHECK(err.code == ERROR_DEVICE && strstr(err.message, "rank 1") && strstr(err.message, reason), "%s", err.message);
     r.ranks[1].decoder.ops = true_ops;
-    CHECK(runner_evaluate(&r, prompts[1], 8, 8, keep, &l, &err) < 0, "nor be taken up again");
+    CHECK(runner_evaluate(&r, prompts[1], 8, 8, logits_keep, &l, &err) < 0, "nor be taken up again");
     runner_close(&r);
 }
 

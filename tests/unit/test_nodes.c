@@ -63,6 +63,11 @@ Test(nodes, nobody_started_any) {
     setenv("SLURM_NTASKS", "3", 1);
     cr_expect(nodes_open(1, &n, &err) == 0, "the other tasks of a job may be anything");
     cr_expect(nodes_open(2, &n, &err) < 0 && strstr(err.message, "pipeline_parallel is 2, but Slurm started 3"), "%s", err.message);
+    size_t self = 7;
+    setenv("SLURM_PROCID", "2", 1);
+    cr_expect(nodes_find_self(1, &self, &err) == 0 && self == 0, "a task of a job that is a server of its own");
+    cr_expect(nodes_find_self(3, &self, &err) == 0 && self == 2);
+    cr_expect(nodes_find_self(2, &self, &err) < 0 && self == 2);
     unsetenv("SLURM_NTASKS");
     setenv("LWS_GROUP_SIZE", "2", 1);
     setenv("LWS_WORKER_INDEX", "1", 1);

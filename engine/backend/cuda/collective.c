@@ -274,7 +274,7 @@ static void close_group(struct collective *c) {
         g->nccl->ncclCommAbort(g->comm);
     }
     g->b->group = NULL;
-    cuda_peer_close(g, g->peer);
+    cuda_peer_close(g->peer);
     cudaFree(g->workspace.data);
     leave_team(g->team);
     free(g);

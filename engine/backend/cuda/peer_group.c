@@ -149,15 +149,14 @@ int cuda_peer_open(struct cuda_group *g, struct cuda_peer **out, char why[96], s
     }
     int rc = open_all(g, p, why, err);
     if (rc != 0) {
-        cuda_peer_close(g, p);
+        cuda_peer_close(p);
         return rc < 0 ? -1 : 0;
     }
     *out = p;
     return 0;
 }
 
-void cuda_peer_close(struct cuda_group *g, struct cuda_peer *p) {
-    (void)g;
+void cuda_peer_close(struct cuda_peer *p) {
     if (!p) {
         return;
     }

@@ -17,7 +17,7 @@ struct cuda_peer {
  * has laid down is copied and compared, then sums of both shapes are. Fails only where the group or the device is lost.
  */
 int cuda_peer_open(struct cuda_group *g, struct cuda_peer **out, char why[96], struct error *err);
-void cuda_peer_close(struct cuda_group *g, struct cuda_peer *p); /* NULL is fine; no rank uses it any more */
+void cuda_peer_close(struct cuda_peer *p); /* NULL is fine; no rank uses it any more */
 
 /* Does a sum of so many bytes go through it? */
 static inline bool cuda_peer_takes(const struct cuda_peer *p, size_t bytes) {
