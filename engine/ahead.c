@@ -143,7 +143,8 @@ static bool prepare(struct ahead *a, const struct ahead_rows *rows, const struct
 int ahead_queue(struct ahead *a, const struct ahead_rows *rows, struct runner *r, struct scheduler *sch,
                 struct sampler *sampler, const struct choices *c, const struct text *text, struct error *err) {
     a->next.n = 0;
-    if (!prepare(a, rows, r, sch, sampler, c, text)) {
+    if (r->nodes.group || /* the tokens are known on another node, and a stage would only wait for them */
+        !prepare(a, rows, r, sch, sampler, c, text)) {
         return 0;
     }
     if (runner_start(r, &a->batch, true, err) < 0 ||

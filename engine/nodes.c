@@ -132,6 +132,8 @@ void nodes_close(struct nodes *n) {
     }
     free(n->words);
     free(n->message);
+    free(n->choices);
+    free(n->edits);
     *n = (struct nodes){0};
 }
 
@@ -238,15 +240,18 @@ static size_t message_length(const struct decoder_batch *b, size_t used) {
     return 3 * b->rows + 2 * b->n_sequences + 1 + used * b->n_sequences + b->n_logits + 2 * b->n_copies;
 }
 
-int nodes_reserve(struct nodes *n, size_t max_rows, size_t max_sequences, size_t max_blocks, struct error *err) {
+int nodes_reserve(struct nodes *n, size_t max_rows, size_t max_sequences, size_t max_blocks, size_t max_edits, struct error *err) {
     size_t blocks, rest = 4 * max_rows + 4 * max_sequences + 1;
     if (!checked_mul(max_blocks, max_sequences, &blocks) || !checked_add(blocks, rest, &n->capacity)) {
         return error_memory(err);
     }
     n->max_rows = max_rows;
     n->max_sequences = max_sequences;
+    n->max_edits = max_edits;
     n->message = calloc(n->capacity, sizeof *n->message);
-    return n->message ? 0 : error_memory(err);
+    n->choices = calloc(max_edits > 0 ? max_rows : 1, sizeof *n->choices);
+    n->edits = calloc(max_edits + 1, sizeof *n->edits);
+    return n->message && n->choices && n->edits ? 0 : error_memory(err);
 }
 
 static void copy_parts(const struct decoder_batch *b, size_t used, int32_t *message, bool out) {
@@ -288,6 +293,51 @@ int nodes_tell(struct nodes *n, enum node_task task, const struct decoder_batch 
                : 0;
 }
 
+/* ---- choices ---- */
+
+int nodes_tell_choice(struct nodes *n, size_t vocab_size, const struct choice_row *rows, size_t count, struct error *err) {
+    const struct collective_ops *ops = n->group->ops;
+    size_t n_edits = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (count > n->max_rows || rows[i].n_edits > n->max_edits - n_edits) {
+            return error_set(err, ERROR_INTERNAL, "more choices than the most, or more edits of logits");
+        }
+        n->choices[i] = rows[i];
+        n->choices[i].edits = NULL; /* an address of this process */
+        if (rows[i].n_edits > 0) {
+            memcpy(n->edits + n_edits, rows[i].edits, rows[i].n_edits * sizeof *n->edits);
+        }
+        n_edits += rows[i].n_edits;
+    }
+    struct header h = {.task = NODE_CHOOSE, .rows = (uint32_t)n_edits, .first = vocab_size, .count = count};
+    return ops->broadcast(n->group, &h, sizeof h, 0, err) < 0 ||
+                   ops->broadcast(n->group, n->choices, count * sizeof *n->choices, 0, err) < 0 ||
+                   (n_edits > 0 && ops->broadcast(n->group, n->edits, n_edits * sizeof *n->edits, 0, err) < 0)
+               ? -1
+               : 0;
+}
+
+static int hear_choice(struct nodes *n, const struct header *h, struct error *err) {
+    const struct collective_ops *ops = n->group->ops;
+    size_t n_edits = 0;
+    if (h->count > n->max_rows || h->rows > n->max_edits) {
+        return error_set(err, ERROR_INTERNAL, "the leader has more choices than the most");
+    }
+    if (ops->broadcast(n->group, n->choices, h->count * sizeof *n->choices, 0, err) < 0 ||
+        (h->rows > 0 && ops->broadcast(n->group, n->edits, h->rows * sizeof *n->edits, 0, err) < 0)) {
+        return -1;
+    }
+    for (size_t i = 0; i < h->count; i++) {
+        struct choice_row *row = &n->choices[i];
+        if (row->n_edits > h->rows - n_edits) {
+            return error_set(err, ERROR_INTERNAL, "the leader's choices have other edits than it sent");
+        }
+        row->edits = n->edits + n_edits;
+        n_edits += row->n_edits;
+    }
+    return 0;
+}
+
 /* Nodes hear of a task from those before them, so that the first that does not answer is the one that is gone. */
 int nodes_beat(struct nodes *n, struct error *err) {
     const struct collective_ops *ops = n->group->ops;
@@ -311,6 +361,9 @@ int nodes_hear(struct nodes *n, enum node_task *task, struct decoder_batch *b, s
     }
     if (h.task > NODE_BYE) {
         return error_set(err, ERROR_INTERNAL, "the leader asks for what no node can do");
+    }
+    if (h.task == NODE_CHOOSE && hear_choice(n, &h, err) < 0) {
+        return -1;
     }
     if (h.task == NODE_STEP) {
         b->rows = h.rows;

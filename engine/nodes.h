@@ -11,6 +11,8 @@
 enum node_task {
     NODE_STEP,   /* the batch */
     NODE_LOGITS, /* rows first .. first + n of the last step's */
+    NODE_CHOOSE, /* n tokens, of `first` that the vocabulary has: the last stage, on a device that chooses */
+    NODE_ROW,    /* the logits in memory at row `first`, of such a device */
     NODE_COPY,   /* KV block first becomes block n, in every layer */
     NODE_BEAT,   /* nothing: the leader is there, and wants to know who else is */
     NODE_BYE,
@@ -26,6 +28,9 @@ struct nodes {
     struct node_word *words; /* [n_stages], owned */
     int32_t *message; /* [capacity], owned: the arrays of a step on their way */
     size_t capacity, max_rows, max_sequences;
+    struct choice_row *choices; /* [max_rows], owned; of devices that choose: what was asked last */
+    struct logit_edit *edits;   /* [max_edits], owned: theirs */
+    size_t max_edits;
 };
 
 /* How processes were started, from the environment of this one. */
@@ -63,12 +68,14 @@ int nodes_least(struct nodes *n, size_t *x, struct error *err);
 int nodes_ready(struct nodes *n, size_t timeout_ms, struct error *err);
 void nodes_give_up(struct nodes *n, const struct error *why); /* after nodes_ready, or once all know, nothing */
 
-/* Room for the arrays of the largest step. */
-int nodes_reserve(struct nodes *n, size_t max_rows, size_t max_sequences, size_t max_blocks, struct error *err);
+/* Room for the arrays of the largest step, and for the choices behind it (backend_ops.choice_edits, 0: the device does not choose). */
+int nodes_reserve(struct nodes *n, size_t max_rows, size_t max_sequences, size_t max_blocks, size_t max_edits, struct error *err);
 
 /* The leader: what comes next. b of NODE_STEP alone. */
 int nodes_tell(struct nodes *n, enum node_task task, const struct decoder_batch *b, size_t block_size, size_t first,
                size_t count, struct error *err);
+/* The same for NODE_CHOOSE: rows[count] and their edits, which who has heard of it finds in n->choices. */
+int nodes_tell_choice(struct nodes *n, size_t vocab_size, const struct choice_row *rows, size_t count, struct error *err);
 /* Is everyone there? On all nodes; the first that is not is named. */
 int nodes_beat(struct nodes *n, struct error *err);
 /* The others: *b has room for the largest step. */

@@ -73,6 +73,14 @@ static int all(struct runner *r, rank_fn *fn, struct step step, struct error *er
     return ranks_run(r->threads, fn, &step, true, err);
 }
 
+/* n rows of the logits in memory from `first` on, from the device to where the host reads them. */
+static int fetch_logits(struct runner *r, size_t first, size_t n, struct error *err) {
+    size_t row = r->decoder->logits_ld;
+    return r->host_logits && n > 0 ? r->ops->download(r->backend, r->host_logits + first * row,
+                                                      r->decoder->logits + first * row, n * row * sizeof(float), err)
+                                   : 0;
+}
+
 /* ---- what all nodes do ---- */
 
 static int tell(struct runner *r, enum node_task task, const struct decoder_batch *b, size_t first, size_t n,
@@ -80,16 +88,40 @@ static int tell(struct runner *r, enum node_task task, const struct decoder_batc
     return r->nodes.group ? nodes_tell(&r->nodes, task, b, r->decoder->limits.kv_block_size, first, n, err) : 0;
 }
 
-/* n rows of logits from the last node, which has computed them, to the leader. */
-static int move_logits(struct runner *r, size_t n, struct error *err) {
+/* x[bytes] from the last node, which has computed it, to the leader. */
+static int bring(struct runner *r, void *x, size_t bytes, struct error *err) {
     struct collective *g = r->nodes.group;
-    size_t bytes = n * r->decoder->logits_ld * sizeof(float);
-    if (!g || n == 0) {
+    if (bytes == 0) {
         return 0;
     }
-    return r->nodes.stage == 0 ? g->ops->recv(g, r->decoder->logits, bytes, r->nodes.n_stages - 1, err)
-           : r->nodes.stage + 1 == r->nodes.n_stages ? g->ops->send(g, r->decoder->logits, bytes, 0, err)
+    return r->nodes.stage == 0 ? g->ops->recv(g, x, bytes, r->nodes.n_stages - 1, err)
+           : r->nodes.stage + 1 == r->nodes.n_stages ? g->ops->send(g, x, bytes, 0, err)
                                                      : 0;
+}
+
+/* n rows of logits; where devices choose they stay, and who is asked for is brought by himself (bring_row). */
+static int move_logits(struct runner *r, size_t n, struct error *err) {
+    return r->nodes.group && !r->ops->choose ? bring(r, r->decoder->logits, n * r->decoder->logits_ld * sizeof(float), err) : 0;
+}
+
+/* Row `row` of the logits on the last node's device to the leader's host_logits. */
+static int bring_row(struct runner *r, size_t row, struct error *err) {
+    size_t ld = r->decoder->logits_ld;
+    if (r->nodes.stage + 1 == r->nodes.n_stages &&
+        (all(r, gather, (struct step){0}, err) < 0 || fetch_logits(r, row, 1, err) < 0)) {
+        return -1;
+    }
+    return bring(r, r->host_logits ? r->host_logits + row * ld : NULL, ld * sizeof(float), err);
+}
+
+/* The leader's last choice, by the last node; its tokens to the leader. */
+static int choose_here(struct runner *r, size_t vocab_size, size_t n, struct error *err) {
+    int32_t *tokens = r->ranks[0].tokens;
+    const struct step step = {.vocab_size = vocab_size, .rows = r->nodes.choices, .tokens = tokens, .n = n};
+    return all(r, choose, step, err) < 0 || all(r, chosen, step, err) < 0 ||
+                   r->nodes.group->ops->send(r->nodes.group, tokens, n * sizeof *tokens, 0, err) < 0
+               ? -1
+               : 0;
 }
 
 int runner_beat(struct runner *r, struct error *err) {
@@ -120,6 +152,13 @@ int runner_follow(struct runner *r, struct error *err) {
             n = least(n, r->decoder->limits.max_logits);
             rc = all(r, logits, (struct step){.first = first, .n = n}, err) < 0 ? -1 : move_logits(r, n, err);
             break;
+        case NODE_CHOOSE:
+            n = least(n, r->decoder->limits.max_logits);
+            rc = r->nodes.stage + 1 == r->nodes.n_stages ? choose_here(r, first, n, err) : 0;
+            break;
+        case NODE_ROW:
+            rc = bring_row(r, least(first, r->decoder->limits.max_logits - 1), err);
+            break;
         case NODE_COPY:
             rc = all(r, copy_block, (struct step){.from = (int32_t)first, .to = (int32_t)n}, err);
             break;
@@ -136,14 +175,6 @@ int runner_follow(struct runner *r, struct error *err) {
 }
 
 /* ---- steps ---- */
-
-/* n rows of the logits in memory from `first` on, from the device to where the host reads them. */
-static int fetch_logits(struct runner *r, size_t first, size_t n, struct error *err) {
-    size_t row = r->decoder->logits_ld;
-    return r->host_logits && n > 0 ? r->ops->download(r->backend, r->host_logits + first * row,
-                                                      r->decoder->logits + first * row, n * row * sizeof(float), err)
-                                   : 0;
-}
 
 int runner_run(struct runner *r, struct error *err) {
     struct decoder_batch batch = r->batch;
@@ -164,15 +195,16 @@ int runner_start(struct runner *r, const struct decoder_batch *batch, bool fed, 
     struct decoder_batch padded = *batch;
     r->logits_first = r->logits_end = 0;
     decoder_pad(r->decoder, &padded);
-    return all(r, start, (struct step){.batch = &padded, .fed = fed}, err);
+    return tell(r, NODE_STEP, &padded, 0, 0, err) < 0 ? -1 : all(r, start, (struct step){.batch = &padded, .fed = fed}, err);
 }
 
 int runner_choose(struct runner *r, size_t vocab_size, const struct choice_row *rows, size_t n, struct error *err) {
-    return all(r, choose, (struct step){.vocab_size = vocab_size, .rows = rows, .n = n}, err);
+    return r->nodes.group ? nodes_tell_choice(&r->nodes, vocab_size, rows, n, err)
+                          : all(r, choose, (struct step){.vocab_size = vocab_size, .rows = rows, .n = n}, err);
 }
 
 int runner_chosen(struct runner *r, int32_t *tokens, size_t n, struct error *err) {
-    return all(r, chosen, (struct step){.tokens = tokens, .n = n}, err);
+    return r->nodes.group ? bring(r, tokens, n * sizeof *tokens, err) : all(r, chosen, (struct step){.tokens = tokens, .n = n}, err);
 }
 
 int runner_copy_block(struct runner *r, int32_t from, int32_t to, struct error *err) {
@@ -198,10 +230,14 @@ int runner_get_logits(struct runner *r, size_t i, const float **out, struct erro
         r->logits_end = i + n;
     }
     size_t row = i - r->logits_first;
-    if (!r->decoder->gathered && all(r, gather, (struct step){0}, err) < 0) {
+    bool apart = r->nodes.group && r->ops->choose; /* they are on the last node */
+    if (apart && (tell(r, NODE_ROW, NULL, row, 1, err) < 0 || bring_row(r, row, err) < 0)) {
         return -1;
     }
-    if (r->ops->choose && fetch_logits(r, row, 1, err) < 0) { /* most are never asked for */
+    if (!apart && !r->decoder->gathered && all(r, gather, (struct step){0}, err) < 0) {
+        return -1;
+    }
+    if (!apart && r->ops->choose && fetch_logits(r, row, 1, err) < 0) { /* most are never asked for */
         return -1;
     }
     *out = (r->host_logits ? r->host_logits : r->decoder->logits) + row * r->decoder->logits_ld;

@@ -25,7 +25,8 @@ struct rank {
     struct model_config config; /* of the shard */
     struct weights weights;     /* until the decoder has them */
     struct decoder decoder;
-    int32_t *tokens;            /* [max_sequences] of other ranks than the first: what they chose, which is the same; owned */
+    int32_t *tokens;            /* [max_logits] of other ranks than the first: what they chose, which is the same; and of the
+                                   first of a stage; owned */
     struct plan_input memory;
     size_t own_blocks;          /* of KV, before other nodes had their say */
     size_t taken, reserved;     /* bytes of a device: at the last look; for its largest step */

@@ -34,6 +34,15 @@ static int find_kv_dtype(const char *name, enum dtype *out, struct error *err) {
     return 0;
 }
 
+/* FNV-1a (Fowler, Noll, Vo), for nodes that compare what they have. */
+#define HASH_BEGIN 0xcbf29ce484222325
+static uint64_t hash_bytes(uint64_t hash, const void *data, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        hash = (hash ^ ((const unsigned char *)data)[i]) * 0x100000001b3;
+    }
+    return hash;
+}
+
 /* ---- device and weights ---- */
 
 /* Threads of rank `i` of all replicas' n_ranks: what was asked for is that of all. */
@@ -97,9 +106,9 @@ static int open_devices(struct opening *o, struct error *err) {
     if (strcmp(o->device, "auto") == 0) {
         o->device = r->ops->name;
     }
-    if (r->nodes.group && r->backend_info.own_memory) {
-        return error_set_param(err, ERROR_UNSUPPORTED, "pipeline_parallel",
-                               "the device %s cannot share a model over several nodes yet; CPUs can", r->ops->name);
+    const uint64_t kind[] = {hash_bytes(HASH_BEGIN, r->ops->name, strlen(r->ops->name))};
+    if (r->nodes.group && nodes_must_agree(&r->nodes, kind, 1, "device", err) < 0) { /* they choose tokens in different places */
+        return -1;
     }
     if (r->n_ranks > 1 && (ranks_run(r->threads, open_device, o, false, err) < 0 ||
                            ranks_run(r->threads, open_group, o, false, err) < 0)) {
@@ -317,7 +326,7 @@ static int open_decoder(void *arg, size_t i, struct error *err) {
         taken_since(rank, rank->memory.workspace_bytes + kv - rank->reserved, &now, err) < 0) {
         return -1;
     }
-    if (i > 0 && rank->ops->choose) {
+    if ((i > 0 || r->nodes.group) && rank->ops->choose) {
         rank->tokens = calloc(o->max_logits, sizeof *rank->tokens);
         if (!rank->tokens) {
             return error_memory(err);
@@ -409,7 +418,8 @@ static int warm_up(void *arg, size_t i, struct error *err) {
 
 static int open_host_logits(struct runner *r, struct error *err) {
     size_t row = r->decoder->logits_ld * sizeof(float);
-    return r->backend_info.own_memory && !r->ops->sample
+    bool looks = !r->nodes.group || r->nodes.stage == 0 || r->nodes.stage + 1 == r->nodes.n_stages;
+    return looks && r->backend_info.own_memory && !r->ops->sample
                ? r->ops->host_alloc(r->backend, r->decoder->limits.max_logits * row, (void **)&r->host_logits, err)
                : 0;
 }
@@ -467,9 +477,9 @@ static int memory_share(const struct engine_config *c, size_t *out, struct error
     return 0;
 }
 
-/* Of the model file: its tensors and their types, and the last norm, which training changes. FNV-1a (Fowler, Noll, Vo). */
+/* Of the model file: its tensors and their types, and the last norm, which training changes. */
 static uint64_t fingerprint(const struct model_file *f) {
-    uint64_t hash = 0xcbf29ce484222325;
+    uint64_t hash = HASH_BEGIN;
     for (size_t i = 0; i < model_file_n_tensors(f); i++) {
         const struct tensor *t = model_file_tensor(f, i);
         bool norm = strcmp(t->name, "output_norm.weight") == 0 || strcmp(t->name, "model.norm.weight") == 0;
@@ -478,9 +488,7 @@ static uint64_t fingerprint(const struct model_file *f) {
             size_t n;
         } parts[] = {{t->name, strlen(t->name)}, {t->type, strlen(t->type)}, {t->data, norm ? t->size : 0}};
         for (size_t k = 0; k < sizeof parts / sizeof parts[0]; k++) {
-            for (size_t j = 0; j < parts[k].n; j++) {
-                hash = (hash ^ ((const unsigned char *)parts[k].data)[j]) * 0x100000001b3;
-            }
+            hash = hash_bytes(hash, parts[k].data, parts[k].n);
         }
     }
     return hash;
@@ -496,7 +504,7 @@ static int agree(struct runner *r, const struct opening *o, struct error *err) {
     const uint64_t model[] = {m->n_layers, m->n_embd, m->n_heads, m->n_kv_heads, m->head_dim, m->n_ff, m->vocab_size,
                               fingerprint(r->file)};
     const uint64_t settings[] = {r->max_rows, r->max_sequences, c->kv_block_size, (uint64_t)o->kv_dtype, (uint64_t)o->format,
-                                 o->max_logits, c->max_model_len, c->kv_tokens, timeout_ms(c)};
+                                 o->max_logits, c->max_model_len, c->kv_tokens, timeout_ms(c), c->cuda_graphs, BACKEND_ABI};
     return nodes_must_agree(&r->nodes, model, sizeof model / sizeof model[0], "model", err) < 0 ||
                    nodes_must_agree(&r->nodes, settings, sizeof settings / sizeof settings[0], "setting of the engine", err) < 0
                ? -1
@@ -536,7 +544,8 @@ static int open_all(struct runner *r, const struct engine_config *config, size_t
     }
     r->load_seconds[ENGINE_LOAD_WARM_UP] = clock_lap(&since);
     report(r);
-    if (r->nodes.group && (nodes_reserve(&r->nodes, r->max_rows, r->max_sequences, r->batch.max_blocks, err) < 0 ||
+    size_t edits = r->ops->choose ? r->ops->choice_edits : 0;
+    if (r->nodes.group && (nodes_reserve(&r->nodes, r->max_rows, r->max_sequences, r->batch.max_blocks, edits, err) < 0 ||
                            nodes_ready(&r->nodes, timeout_ms(config), err) < 0)) {
         return -1;
     }

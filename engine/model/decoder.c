@@ -143,6 +143,19 @@ static int open_kv(struct decoder *d, struct error *err) {
     return 0;
 }
 
+/* What other stages compute goes through memory of the host. */
+static int open_stream(struct decoder *d, struct error *err) {
+    struct backend_info info;
+    size_t bytes;
+    d->ops->info(d->backend, &info);
+    if (!d->stages || !info.own_memory) {
+        return 0;
+    }
+    return !checked_mul(d->limits.max_rows, d->config.n_embd, &bytes) || !checked_mul(bytes, sizeof(float), &bytes)
+               ? error_memory(err)
+               : d->ops->host_alloc(d->backend, bytes, (void **)&d->stream, err);
+}
+
 int decoder_open(struct decoder *d, const struct model_config *config, struct weights *weights,
                  const struct decoder_limits *limits, const struct decoder_ranks *ranks, struct error *err) {
     struct decoder made = {
@@ -155,7 +168,8 @@ int decoder_open(struct decoder *d, const struct model_config *config, struct we
     } else {
         shard_whole(config, &made.shard);
     }
-    if (open_rope(&made, err) < 0 || open_workspace(&made, ranks ? ranks->logits : NULL, err) < 0 || open_kv(&made, err) < 0) {
+    if (open_rope(&made, err) < 0 || open_workspace(&made, ranks ? ranks->logits : NULL, err) < 0 || open_stream(&made, err) < 0 ||
+        open_kv(&made, err) < 0) {
         decoder_close(&made);
         return -1;
     }
@@ -178,6 +192,9 @@ void decoder_close(struct decoder *d) {
     }
     if (d->inv_freq) {
         d->ops->free(d->backend, d->inv_freq);
+    }
+    if (d->stream) {
+        d->ops->host_free(d->backend, d->stream);
     }
     free(d->kv);
     weights_unload(&d->weights);
@@ -321,29 +338,45 @@ static int attention_block(struct decoder *d, const struct decoder_batch *b, siz
     return op->attention(be, &args, err);
 }
 
-/* The stream at the beginning of this stage: of the tokens, or what the stage before computed, which comes to rank 0. */
+static bool is_last_stage(const struct decoder *d) {
+    return d->shard.stage + 1 == d->shard.n_stages;
+}
+
+/* What the stage before computed comes to rank 0, before the pass; and goes to the next one behind it. */
+static int receive_stream(struct decoder *d, size_t rows, struct error *err) {
+    size_t bytes = rows * d->config.n_embd * sizeof(float);
+    if (!d->stages || d->shard.stage == 0) {
+        return 0;
+    }
+    TRY(d->stages->ops->recv(d->stages, d->stream ? d->stream : d->x, bytes, d->shard.stage - 1, err));
+    return d->stream ? d->ops->upload(d->backend, d->x, d->stream, bytes, err) : 0;
+}
+
+static int send_stream(struct decoder *d, size_t rows, struct error *err) {
+    size_t bytes = rows * d->config.n_embd * sizeof(float);
+    if (!d->stages || is_last_stage(d)) {
+        return 0;
+    }
+    TRY(d->stream ? d->ops->download(d->backend, d->stream, d->x, bytes, err) : 0);
+    return d->stages->ops->send(d->stages, d->stream ? d->stream : d->x, bytes, d->shard.stage + 1, err);
+}
+
+/* The stream at the beginning of this stage: of the tokens, or what rank 0 has received. */
 static int begin_stream(struct decoder *d, const struct decoder_batch *b, struct error *err) {
     const struct model_config *c = &d->config;
-    size_t E = c->n_embd, bytes = b->rows * E * sizeof(float);
+    size_t E = c->n_embd;
     if (d->shard.stage > 0) {
-        TRY(d->stages ? d->stages->ops->recv(d->stages, d->x, bytes, d->shard.stage - 1, err) : 0);
-        return d->group ? d->group->ops->broadcast(d->group, d->x, bytes, 0, err) : 0;
+        return d->group ? d->group->ops->broadcast(d->group, d->x, b->rows * E * sizeof(float), 0, err) : 0;
     }
     TRY(d->ops->embed(d->backend, d->x, E, &d->weights.embed, b->token_ids, b->rows,
                       c->arch->embed_scaled ? sqrtf((float)E) : 1.0f, err));
     return all_reduce(d, d->x, DTYPE_F32, b->rows * E, err); /* one rank has the token, the others zeros */
 }
 
-/* The stream goes to the next stage. What is still in delta is added to it by a norm whose result nobody reads. */
-static int pass_stream(struct decoder *d, size_t rows, const float *post, struct error *err) {
-    size_t E = d->config.n_embd;
+/* The stream at the end of a stage that others follow. What is still in delta is added to it by a norm whose result nobody reads. */
+static int end_stream(struct decoder *d, size_t rows, const float *post, struct error *err) {
     const struct layer_weights *last = &d->weights.layers[d->config.n_layers - 1];
-    TRY(join_stream(d, (struct input){d->h, E, NULL}, d->x, post, last->ffn_norm, rows, err));
-    return d->stages ? d->stages->ops->send(d->stages, d->x, rows * E * sizeof(float), d->shard.stage + 1, err) : 0;
-}
-
-static bool is_last_stage(const struct decoder *d) {
-    return d->shard.stage + 1 == d->shard.n_stages;
+    return join_stream(d, (struct input){d->h, d->config.n_embd, NULL}, d->x, post, last->ffn_norm, rows, err);
 }
 
 /* The pass itself, b's arrays where the operations read them; the head's input for all logit_rows is left in h. */
@@ -402,7 +435,7 @@ static int forward_layers(struct decoder *d, const struct decoder_batch *b, stru
         post = w->post_ffn_norm;
     }
     if (!is_last_stage(d)) {
-        return pass_stream(d, rows, post, err);
+        return end_stream(d, rows, post, err);
     }
     return join_stream(d, (struct input){d->h, E, NULL}, x, post, d->weights.output_norm, rows, err);
 }
@@ -518,11 +551,14 @@ int decoder_start_padded(struct decoder *d, const struct decoder_batch *batch, b
     }
     TRY(decoder_place(d, &b, err));
     TRY(fed ? d->ops->feed(d->backend, b.token_ids, b.rows, err) : 0);
-    if (!graph) {
-        return decoder_queue(d, &b, err);
+    TRY(receive_stream(d, b.rows, err));
+    if (graph) {
+        remember_part(d, logits_of(d, &b));
+        TRY(d->ops->graph_launch(d->backend, graph->recorded, err));
+    } else {
+        TRY(decoder_queue(d, &b, err));
     }
-    remember_part(d, logits_of(d, &b));
-    return d->ops->graph_launch(d->backend, graph->recorded, err);
+    return send_stream(d, b.rows, err);
 }
 
 int decoder_start(struct decoder *d, const struct decoder_batch *batch, bool fed, struct error *err) {

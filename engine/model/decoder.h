@@ -56,6 +56,7 @@ struct decoder {
     struct model_config config; /* with the heads, features and layers of this rank */
     struct collective *group;   /* NULL: it is alone */
     struct collective *stages;  /* NULL: it has all layers, or is not the rank that speaks to other stages */
+    float *stream;              /* [max_rows][n_embd] host memory for what goes to other stages: of a device that has its own; owned */
     struct shard shard;
     struct weights weights;
     struct rope_table rope, rope_local; /* local: for the sliding layers of an architecture that has one */
@@ -106,8 +107,8 @@ void decoder_close(struct decoder *d); /* NULL, a zeroed and a half-open one are
  */
 int decoder_forward(struct decoder *d, const struct decoder_batch *batch, struct error *err);
 
-/* The pass of decoder_forward without its copies and its sync, from arrays that lie where operations read them,
- * max_query and max_context set: what a graph records. */
+/* The pass of decoder_forward without its copies, its sync and what it gets from other stages and sends them, from arrays that lie
+ * where operations read them, max_query and max_context set: what a graph records. */
 int decoder_queue(struct decoder *d, const struct decoder_batch *batch, struct error *err);
 /* Puts b's arrays there (for a device alone), and sets max_query and max_context to the largest of the batch. */
 int decoder_place(struct decoder *d, struct decoder_batch *b, struct error *err);

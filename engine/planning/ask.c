@@ -383,9 +383,6 @@ static void give_warnings(const struct ask *k, struct plan_answer *a) {
     if (q->gpu.why_not[0]) {
         warn(a, "inferd does not run on this card: %.120s", q->gpu.why_not);
     }
-    if (q->pipeline_parallel > 1 && !ask_is_cpu(&q->gpu)) {
-        warn(a, "this version of inferd runs the stages of a pipeline on CPUs alone: on cards they are planned for, and not run yet");
-    }
     if (s->context_length && a->asked_context > s->context_length) {
         warn(a, "a context of %zu is beyond the %zu positions that the model was made for: without a RoPE scaling of its own it is refused",
              a->asked_context, s->context_length);

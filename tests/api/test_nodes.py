@@ -161,6 +161,55 @@ def test_every_kind_of_step(nodes, start, tiny):
     assert ask(nodes(**settings)) == ask(start(**settings))
 
 
+MODULE = os.path.join(BUILD, "tests", "emu", "inferd-cuda.so")
+GPUS = {"device": "cuda", "cuda_module": MODULE, "kv_tokens": 4096, "max_sequences": 4, "max_batched_tokens": 32, "rank_timeout": 60}
+emulated = pytest.mark.skipif(not os.path.exists(MODULE), reason="the emulated CUDA module is not built")
+
+
+def ask_all_ways(d):
+    """Tokens that the device chooses, with edits of logits and without, and that the host does; logprobs; forks; drafts."""
+    c = d.client()
+    out = answers(d, ("The sea", "x " * 40))
+    for extra in ({"temperature": 0}, {"temperature": 0.8, "top_p": 0.9, "seed": 5}, {"temperature": 1, "seed": 6, "presence_penalty": 0.7},
+                  {"temperature": 0, "logit_bias": {"65": 3, "66": -100}}, {"temperature": 0.9, "seed": 7, "n": 3},
+                  {"temperature": 0.7, "seed": 8, "extra_body": {"typical_p": 0.8}},
+                  {"temperature": 0, "extra_body": {"speculative_tokens": 4}}):
+        r = c.completions.create(model=d.model, prompt="Once upon a time there was a time", max_tokens=20, **extra)
+        out += [x.text for x in r.choices]
+    scored = c.completions.create(model=d.model, prompt="x y z " * 10, max_tokens=4, temperature=0, logprobs=3, echo=True)
+    return [*out, scored.choices[0].text, scored.choices[0].logprobs.token_logprobs]
+
+
+@emulated
+@pytest.mark.parametrize("n, settings", [(3, {"weights": "int8", "kv_dtype": "int8"}), (2, {"tensor_parallel": 2}), (2, {"cuda_graphs": False})])
+def test_stages_on_gpus(nodes, start, tiny, n, settings):
+    """Emulated: the bits of one process with the same number of ranks."""
+    settings = {"model": tiny, **GPUS, "batch_invariant": True, "environment": {"INFERD_EMU": "fast,memory=512M,devices=2"}, **settings}
+    want = ask_all_ways(start(**settings))
+    d = nodes(n, **settings)
+    assert ask_all_ways(d) == want
+    os.kill(d.pid_of(0), signal.SIGTERM)
+    assert d.wait_exit(20) == 0 and [d.code_of(i, 1) for i in range(n)] == [0] * n
+
+
+@emulated
+def test_a_gpu_and_a_cpu(nodes, tiny, monkeypatch):
+    monkeypatch.setenv("NODE_ARGUMENTS_1", "--device=cpu")
+    d = nodes(ready=False, model=tiny, **GPUS)
+    assert [d.code_of(i, 15) for i in (0, 1)] == [78, 78]
+    assert "node 1 was started with another device than node 0" in d.log_text()
+
+
+@emulated
+@pytest.mark.parametrize("victim", [0, 1])
+def test_one_with_a_gpu_is_killed(nodes, tiny, victim):
+    d = nodes(model=tiny, **{**GPUS, "rank_timeout": 3})
+    stream = d.open_stream("The sea", max_tokens=200, ignore_eos=True)
+    next(stream.events())
+    os.kill(d.pid_of(victim), signal.SIGKILL)
+    assert d.code_of(1 - victim, 20) == 4
+
+
 def with_another_norm(gguf):
     """The same model, trained on: one bit of its last norm is another."""
     at, where = gguf.index(b"token_embd.weight") - 8, None  # the first tensor's description

@@ -89,7 +89,7 @@ static void *run(void *arg) {
     struct member *m = arg;
     m->nodes = (struct nodes){.group = m->group, .stage = m->group->rank, .n_stages = m->group->size};
     struct error err;
-    cr_assert(nodes_reserve(&m->nodes, 8, 4, 6, &err) == 0);
+    cr_assert(nodes_reserve(&m->nodes, 8, 4, 6, 5, &err) == 0);
     m->fn(&m->nodes);
     nodes_close(&m->nodes);
     return NULL;
@@ -205,6 +205,64 @@ static void too_large(struct nodes *n) {
 
 Test(nodes, a_step_larger_than_the_arrays) {
     among(2, too_large);
+}
+
+/* ---- choices ---- */
+
+static void choose(struct nodes *n) {
+    static const struct logit_edit first[] = {{.id = 3, .bias = -1}, {.id = 9, .count = 2}}, third[] = {{.id = 5, .masked = 1}};
+    const struct choice_row rows[] = {{.logits_row = 1, .edits = first, .n_edits = 2, .temperature = 0.5f},
+                                      {.logits_row = 4, .greedy = true},
+                                      {.logits_row = 6, .edits = third, .n_edits = 1, .top_k = 7, .random = UINT64_MAX}};
+    struct error err;
+    struct step heard = {0};
+    struct decoder_batch h = batch_of(&heard);
+    enum node_task task;
+    size_t vocab = 0, count = 0;
+    if (n->stage == 0) {
+        cr_assert(nodes_tell_choice(n, 260, rows, 3, &err) == 0, "%s", err.message);
+        cr_assert(nodes_tell_choice(n, 260, rows + 1, 1, &err) == 0, "%s", err.message);
+        return;
+    }
+    cr_assert(nodes_hear(n, &task, &h, &vocab, &count, &err) == 0, "%s", err.message);
+    cr_assert(task == NODE_CHOOSE && vocab == 260 && count == 3);
+    for (size_t i = 0; i < 3; i++) {
+        struct choice_row got = n->choices[i];
+        cr_expect(got.n_edits == rows[i].n_edits && memcmp(got.edits, rows[i].edits, got.n_edits * sizeof *got.edits) == 0);
+        cr_expect(got.logits_row == rows[i].logits_row && got.greedy == rows[i].greedy && got.temperature == rows[i].temperature);
+        cr_expect(got.top_k == rows[i].top_k && got.random == rows[i].random);
+    }
+    cr_assert(nodes_hear(n, &task, &h, &vocab, &count, &err) == 0, "%s", err.message);
+    cr_expect(task == NODE_CHOOSE && count == 1 && n->choices[0].greedy && n->choices[0].n_edits == 0);
+}
+
+Test(nodes, choices_come_as_they_were_told) {
+    among(2, choose);
+    among(3, choose);
+}
+
+/* Of a leader with other settings, or one that is mad. */
+static void too_many_choices(struct nodes *n) {
+    static const struct logit_edit edits[6];
+    const struct choice_row row = {.edits = edits, .n_edits = 6}, rows[9] = {0};
+    struct error err;
+    struct step heard;
+    struct decoder_batch h = batch_of(&heard);
+    enum node_task task;
+    size_t vocab, count;
+    if (n->stage == 0) {
+        cr_expect(nodes_tell_choice(n, 260, &row, 1, &err) < 0 && err.code == ERROR_INTERNAL, "5 edits are the most");
+        cr_expect(nodes_tell_choice(n, 260, rows, 9, &err) < 0 && err.code == ERROR_INTERNAL, "8 rows are the most");
+        cr_expect(nodes_tell_choice(n, 260, rows, 8, &err) < 0, "nobody takes it");
+        return;
+    }
+    n->max_rows = 7;
+    cr_assert(nodes_hear(n, &task, &h, &vocab, &count, &err) < 0 && err.code == ERROR_INTERNAL);
+    n->group->ops->abort(n->group);
+}
+
+Test(nodes, more_choices_than_there_is_room_for) {
+    among(2, too_many_choices);
 }
 
 static void turns(struct nodes *n) {
