@@ -99,7 +99,7 @@ static void parse_item(Runtime &r, const std::string &item) {
     } else if (key == "kernels") {
         o.no_kernels = value == "0";
     } else if (key == "peers") {
-        o.peers = value == "0" ? EMU_PEERS_NONE : value == "lie" ? EMU_PEERS_LIE : EMU_PEERS;
+        o.peers = value == "0" ? EMU_PEERS_NONE : value == "lie" ? EMU_PEERS_LIE : value == "pcie" ? EMU_PEERS_PCIE : EMU_PEERS;
     } else if (key == "verbose") {
         o.verbose = value != "0";
     } else if (key == "inject") {

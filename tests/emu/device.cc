@@ -492,6 +492,28 @@ cudaError_t cudaDeviceCanAccessPeer(int *canAccessPeer, int device, int peerDevi
     return error;
 }
 
+cudaError_t cudaDeviceGetP2PAttribute(int *value, enum cudaDeviceP2PAttr attr, int srcDevice, int dstDevice) {
+    int can;
+    cudaError_t error = cudaDeviceCanAccessPeer(&can, srcDevice, dstDevice);
+    Call c(false);
+    if (error != cudaSuccess || srcDevice == dstDevice) {
+        return error != cudaSuccess ? error : fail(c.r, cudaErrorInvalidDevice, "cudaDeviceGetP2PAttribute: device %d and itself", srcDevice);
+    }
+    bool pcie = c.r.options.peers == EMU_PEERS_PCIE;
+    switch (attr) {
+    case cudaDevP2PAttrAccessSupported:
+        *value = can;
+        return cudaSuccess;
+    case cudaDevP2PAttrNativeAtomicSupported:
+        *value = can && !pcie;
+        return cudaSuccess;
+    case cudaDevP2PAttrPerformanceRank:
+        *value = pcie;
+        return cudaSuccess;
+    }
+    return fail(c.r, cudaErrorInvalidValue, "cudaDeviceGetP2PAttribute: attribute %d", int(attr));
+}
+
 cudaError_t cudaDeviceEnablePeerAccess(int peerDevice, unsigned int flags) {
     Call c;
     cudaError_t error = c.error != cudaSuccess ? c.error : check_ordinal(c, peerDevice, "cudaDeviceEnablePeerAccess");

@@ -6,7 +6,7 @@
  * by commas, read at the first call of the runtime:
  *   fast                   order=eager, protect=0, poison=0
  *   devices, name, sm, compute (80, 90), memory, context (bytes; K, M, G), driver (as 13000; 0: none),
- *   order (random, lazy, eager), seed, protect, poison, align, kernels, verbose, peers (1, 0, lie)
+ *   order (random, lazy, eager), seed, protect, poison, align, kernels, verbose, peers (1, 0, lie, pcie)
  *   inject=CALL:N:CODE[:COUNT]   as emu_inject; CALL as in emu_call, in small letters (malloc, host_alloc, launch, ...)
  *   stall=CALL:N:SECONDS         as emu_inject_stall
  *   trigger=PATH                 injections and stalls count calls only once that file is there
@@ -35,9 +35,10 @@ enum emu_order {
 
 /* Devices and one another's memory. */
 enum emu_peers {
-    EMU_PEERS,      /* they see it */
+    EMU_PEERS,      /* they see it, by NVLink */
     EMU_PEERS_NONE, /* they say that they do not */
     EMU_PEERS_LIE,  /* they say that they do, and what they read is old */
+    EMU_PEERS_PCIE, /* they see it, without atomics */
 };
 
 struct emu_options {

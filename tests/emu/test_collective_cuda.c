@@ -41,6 +41,7 @@ struct member {
     const struct backend_ops *ops;
     struct backend *b;
     struct collective *host, *group;
+    char links[BACKEND_LINKS];
     char *x, *y; /* device memory, BYTES each */
     void (*body)(struct member *m);
     size_t deadline_ms;
@@ -52,15 +53,15 @@ struct member {
 static void *run_member(void *arg) {
     struct member *m = arg;
     struct error err = {0};
-    char what[BACKEND_LINKS] = "", why[BACKEND_WHY];
+    char why[BACKEND_WHY];
     const struct backend_config c = {
         .rank = m->rank, .n_ranks = m->n, .max_rows = 8, .batch_invariant = m->batch_invariant, .threads = 1};
     if (backend_open("cuda", module, &c, &m->ops, &m->b, why, &err) < 0 ||
-        m->ops->collective_open(m->b, m->host, &m->group, what, &err) < 0) {
+        m->ops->collective_open(m->b, m->host, &m->group, m->links, &err) < 0) {
         CHECK(false, "rank %zu: %s", m->rank, err.message);
         exit(1);
     }
-    CHECK(strstr(what, "NCCL 2.28.9"), "%s", what);
+    CHECK(strstr(m->links, "NCCL 2.28.9"), "%s", m->links);
     CHECK(m->group->rank == m->rank && m->group->size == m->n && m->group->ops->queued && !m->group->ops->shared_memory, "a rank");
     OK(m->ops->alloc(m->b, BYTES, (void **)&m->x, &err));
     OK(m->ops->alloc(m->b, BYTES, (void **)&m->y, &err));
@@ -450,6 +451,29 @@ static void a_lie_is_found(void) {
     peers = EMU_PEERS_NONE;
 }
 
+/* How a rank reaches each of the others, as the driver has it, comes first in what it says of them. */
+static const char *link_kind;
+
+static void says_its_links(struct member *m) {
+    static const char *const others[] = {"1-3", "0, 2-3", "0-1, 3", "0-2"};
+    char want[64];
+    snprintf(want, sizeof want, "%s (%s), ", link_kind, others[m->rank]);
+    CHECK(strncmp(m->links, want, strlen(want)) == 0, "rank %zu: \"%s\", not \"%s\"", m->rank, m->links, want);
+}
+
+static void links_are_said(void) {
+    static const struct {
+        enum emu_peers peers;
+        const char *link;
+    } kinds[] = {{EMU_PEERS, "NVLink"}, {EMU_PEERS_PCIE, "PCIe"}, {EMU_PEERS_NONE, "memory of the host"}};
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        peers = kinds[i].peers;
+        link_kind = kinds[i].link;
+        configure_devices(4, EMU_ORDER_EAGER, 1);
+        with_ranks(4, 60000, false, says_its_links);
+    }
+}
+
 /* Sum and norm in one launch have the bits of the one behind the other. */
 static void norm_is_the_same(struct member *m, size_t rows, size_t dim, bool quantised) {
     struct error err;
@@ -684,6 +708,7 @@ int main(int argc, char **argv) {
     RUN(threads_come_to_several);
     RUN(operations);
     RUN(a_lie_is_found);
+    RUN(links_are_said);
     peers = EMU_PEERS;
     RUN(operations);
     RUN(norms);

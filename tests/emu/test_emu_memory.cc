@@ -292,6 +292,9 @@ static void test_other_device() {
         int can;
         OK(cudaDeviceCanAccessPeer(&can, 0, 1));
         CHECK(can == 1);
+        OK(cudaDeviceGetP2PAttribute(&can, cudaDevP2PAttrNativeAtomicSupported, 0, 1));
+        CHECK(can == 1);
+        REFUSED(cudaErrorInvalidDevice, cudaDeviceGetP2PAttribute(&can, cudaDevP2PAttrAccessSupported, 1, 1));
         if (peer) {
             OK(cudaDeviceEnablePeerAccess(1, 0));
             REFUSED(cudaErrorPeerAccessAlreadyEnabled, cudaDeviceEnablePeerAccess(1, 0));

@@ -388,14 +388,18 @@ static int open_all(struct cuda_group *g, char what[BACKEND_LINKS], struct error
     TRY(open_communicator(g, err));
     b->group = g;
     TRY(use_all(g, err));
-    char why[96];
+    char why[96], links[96] = "";
     TRY(cuda_peer_open(g, &g->peer, why, err));
+    if (g->host->ops->shared_memory) {
+        cuda_describe_links(g, links, sizeof links);
+    }
     if (g->peer) {
         g->base.ops = &peer_ops;
-        snprintf(what, BACKEND_LINKS, "peer memory up to %zu KiB, NCCL %d.%d.%d", PEER_BYTES >> 10, version / 10000, version / 100 % 100,
-                 version % 100);
+        snprintf(what, BACKEND_LINKS, "%speer memory up to %zu KiB, NCCL %d.%d.%d", links, PEER_BYTES >> 10, version / 10000,
+                 version / 100 % 100, version % 100);
     } else {
-        snprintf(what, BACKEND_LINKS, "NCCL %d.%d.%d (no peer memory: %s)", version / 10000, version / 100 % 100, version % 100, why);
+        snprintf(what, BACKEND_LINKS, "%sNCCL %d.%d.%d (no peer memory: %s)", links, version / 10000, version / 100 % 100,
+                 version % 100, why);
     }
     return 0;
 }

@@ -59,6 +59,11 @@ int cuda_group_reserve(struct cuda_group *g, const struct backend_shapes *shapes
 int cuda_group_enter(struct cuda_group *g, struct error *err);
 int cuda_group_leave(struct cuda_group *g, struct error *err);
 
+/* ---- links.c ---- */
+
+/* "NVLink (1-3), PCIe (4), ", in brackets the ranks: of a group in one process, once all ranks have joined the team. */
+void cuda_describe_links(const struct cuda_group *g, char *out, size_t size);
+
 /* ---- collective_wait.c ---- */
 
 /* -1 if a rank has failed: the reason, and this rank's communicator is aborted. */
