@@ -225,7 +225,7 @@ static int put_floats(struct job *j, size_t i, size_t first, const float *x, siz
 static int copy_matrix(struct job *j, const struct role *r, struct error *err) {
     struct matrix m;
     size_t i;
-    if (model_source_matrix(&j->source, r, -1, &m, err) < 0 || find_in_writer(j, -1, r, &i, err) < 0) {
+    if (model_source_matrix(&j->source, r, -1, &m, err) < 0 || matrix_check(&m, err) < 0 || find_in_writer(j, -1, r, &i, err) < 0) {
         return -1;
     }
     size_t step = CHUNK_BYTES / (m.k * sizeof(float));

@@ -147,7 +147,8 @@ int calibration_begin(struct calibration *c, struct model_source *source, struct
     struct matrix embed;
     size_t E = c->config.n_embd;
     float scale = source->config->arch->embed_scaled ? sqrtf((float)E) : 1.0f;
-    if (model_source_matrix(source, model_role(offsetof(struct weights, embed)), -1, &embed, err) < 0) {
+    if (model_source_matrix(source, model_role(offsetof(struct weights, embed)), -1, &embed, err) < 0 ||
+        matrix_check(&embed, err) < 0) {
         return -1;
     }
     for (size_t i = 0; i < c->tokens.n; i++) {

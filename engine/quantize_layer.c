@@ -136,7 +136,8 @@ static int read_part(struct model_source *s, size_t layer, size_t threads, enum 
         return 0;
     }
     if ((role_is_matrix(r) ? model_source_matrix(s, r, (int)layer, &m, err)
-                           : model_source_vector(s, r, (int)layer, &t, err)) < 0) {
+                           : model_source_vector(s, r, (int)layer, &t, err)) < 0 ||
+        (role_is_matrix(r) && matrix_check(&m, err) < 0)) {
         return -1;
     }
     if (!checked_mul(rows, cols, &bytes) || !checked_mul(bytes, sizeof(float), &bytes) ||

@@ -59,6 +59,9 @@ static int find_roles(struct load *l, const struct role *roles, size_t n_roles, 
             mark(l, e->matrix.scales);
             mark(l, e->matrix.zeros);
             matrix_cut(&e->matrix, e->rows.first, e->rows.n, columns.first, columns.n);
+            if (ours && matrix_check(&e->matrix, err) < 0) {
+                return -1;
+            }
             l->n_matrices += ours;
         }
         l->n_entries += ours;

@@ -234,7 +234,7 @@ static int add_role(struct list_of_tensors *l, struct model_source *source, cons
         made.bytes = t->size;
     } else {
         struct matrix m;
-        if (model_source_matrix(source, r, layer, &m, err) < 0) {
+        if (model_source_matrix(source, r, layer, &m, err) < 0 || matrix_check(&m, err) < 0) {
             return -1;
         }
         made.n = m.n;

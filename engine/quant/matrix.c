@@ -110,20 +110,10 @@ static int need_shape(const struct opening *o, const struct tensor *t, size_t a,
     return 0;
 }
 
-/* Finite, and not negative where a sign would have no meaning. */
-static int check_scales(const struct opening *o, const struct tensor *t, bool may_be_negative) {
-    if (!is_scale_type(t)) {
-        return error_set(o->err, ERROR_UNSUPPORTED, "the tensor %s has the type %s, which is not supported for scales",
-                         t->name, t->type);
-    }
-    for (size_t i = 0, n = n_elements(t); i < n; i++) {
-        float s = real(t, i);
-        if (!isfinite(s) || (s < 0 && !may_be_negative)) {
-            return error_set(o->err, ERROR_MODEL, "the tensor %s has a scale that is not a finite number%s", t->name,
-                             may_be_negative ? "" : " of 0 or more");
-        }
-    }
-    return 0;
+static int need_scale_type(const struct opening *o, const struct tensor *t) {
+    return is_scale_type(t) ? 0
+                            : error_set(o->err, ERROR_UNSUPPORTED, "the tensor %s has the type %s, which is not supported for scales",
+                                        t->name, t->type);
 }
 
 static int open_plain(struct opening *o) {
@@ -141,7 +131,7 @@ static int open_plain(struct opening *o) {
 }
 
 static int read_scalar(const struct opening *o, const struct tensor *t, float *out) {
-    if (n_elements(t) != 1 || check_scales(o, t, false) < 0) {
+    if (n_elements(t) != 1 || !is_scale_type(t) || !isfinite(real(t, 0)) || real(t, 0) < 0) {
         return error_set(o->err, ERROR_MODEL, "the tensor %s is not one number of a float type, finite and above 0", t->name);
     }
     *out = real(t, 0);
@@ -213,7 +203,7 @@ static int open_bytes(struct opening *o) {
         return error_set(o->err, ERROR_MODEL, "the tensor %s has %zu scales, neither one nor one for each of %zu rows",
                          m->scales->name, n, m->n);
     }
-    if (check_scales(o, m->scales, false) < 0 || open_byte_zeros(o) < 0) {
+    if (need_scale_type(o, m->scales) < 0 || open_byte_zeros(o) < 0) {
         return -1;
     }
     const struct tensor *format = find(o, "weight_format"); /* bitsandbytes: 0 = by rows */
@@ -266,7 +256,7 @@ static int open_packed(struct opening *o) {
     set_groups(o);
     if (need(o, "weight_packed", &m->data) < 0 || need_type(o, m->data, "I32") < 0 ||
         need_shape(o, m->data, m->n, div_up(m->k, per_word)) < 0 || need(o, "weight_scale", &m->scales) < 0 ||
-        check_scales(o, m->scales, true) < 0) {
+        need_scale_type(o, m->scales) < 0) {
         return -1;
     }
     const struct tensor *shape = find(o, "weight_shape");
@@ -303,7 +293,7 @@ static int open_transposed(struct opening *o) {
     }
     if (need(o, "qweight", &m->data) < 0 || need_type(o, m->data, "I32") < 0 ||
         need_shape(o, m->data, gptq ? m->k / per_word : m->k, gptq ? m->n : m->n / per_word) < 0 ||
-        need(o, "scales", &m->scales) < 0 || check_scales(o, m->scales, true) < 0 ||
+        need(o, "scales", &m->scales) < 0 || need_scale_type(o, m->scales) < 0 ||
         need_shape(o, m->scales, m->n_groups, m->n) < 0) {
         return -1;
     }
@@ -480,6 +470,24 @@ void matrix_groups(const struct matrix *m, size_t row, float *scale, float *zero
         scale[g] = m->scheme.scale_divisor > 0 ? s / m->scheme.scale_divisor : s;
         zero[g] = zero_point(m, row, m->first_group + g);
     }
+}
+
+int matrix_check(const struct matrix *m, struct error *err) {
+    bool may_be_negative = m->scheme.layout != QUANT_I8 && m->scheme.layout != QUANT_F8; /* whole bytes have a sign themselves */
+    if (m->scheme.layout == QUANT_PLAIN) {
+        return 0;
+    }
+    bool one = n_elements(m->scales) == 1;
+    for (size_t row = 0; row < (one ? 1 : m->n); row++) {
+        for (size_t g = 0; g < (one ? 1 : m->n_groups); g++) {
+            float s = real(m->scales, one ? 0 : scale_index(m, m->first_row + row, m->first_group + g));
+            if (!isfinite(s) || (s < 0 && !may_be_negative)) {
+                return error_set(err, ERROR_MODEL, "the tensor %s has a scale that is not a finite number%s", m->scales->name,
+                                 may_be_negative ? "" : " of 0 or more");
+            }
+        }
+    }
+    return 0;
 }
 
 static void dequantize_codes(const struct matrix *m, const uint8_t *codes, const float *scale, const float *zero,

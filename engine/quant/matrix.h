@@ -1,6 +1,7 @@
 /*
  * A matrix of a model file as plain floats, whatever its format: GGUF types, 16-bit, INT8, FP8, packed 4 and 8 bits, GPTQ,
- * AWQ. Opening checks every tensor it is made of (shapes, types, scales, group indices), so that reading cannot fail.
+ * AWQ. Opening checks every tensor it is made of (shapes, types, group indices) and matrix_check the scales of what is read, so
+ * that reading cannot fail.
  */
 #ifndef INFERD_QUANT_MATRIX_H
 #define INFERD_QUANT_MATRIX_H
@@ -33,6 +34,8 @@ int matrix_open(struct matrix *out, const struct model_file *file, const char *m
 /* A part of a matrix that is whole: rows [first, first + n) and columns [first, first + k). Nothing else of it is read then,
  * but for the words, blocks and groups that it shares. */
 void matrix_cut(struct matrix *m, size_t first_row, size_t n, size_t first_column, size_t k);
+/* The part's scales are finite, and not negative where a sign would have no meaning; ERROR_MODEL. Before it is read. */
+int matrix_check(const struct matrix *m, struct error *err);
 /* Are its rows whole? */
 static inline bool matrix_has_whole_rows(const struct matrix *m) {
     return m->k == m->whole_k;

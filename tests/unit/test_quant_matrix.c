@@ -49,7 +49,7 @@ static void refused(const struct part_of *parts, size_t n, const struct quant_sc
                     enum error_code code, const char *words) {
     struct model_file *f = file_of(parts, n);
     struct matrix m;
-    cr_expect_lt(matrix_open(&m, f, "p", s, rows, k, &err), 0, "%s", words);
+    cr_expect(matrix_open(&m, f, "p", s, rows, k, &err) < 0 || matrix_check(&m, &err) < 0, "%s", words);
     cr_expect_eq(err.code, code, "%s", err.message);
     cr_expect_not_null(strstr(err.message, words), "%s: %s", words, err.message);
     model_file_close(f);
@@ -235,6 +235,40 @@ Test(quant_matrix, transposed_words_refused) {
     REFUSED(fit, &gptq, 7, 16, ERROR_MODEL, "does not fit words");
     const struct part_of no_zeros[] = {PART("p.qweight", "I32", "[16,1]", 64, "\1"), GPTQ_SCALES};
     REFUSED(no_zeros, &awq, 8, 16, ERROR_MODEL, "p.qzeros is missing");
+}
+
+/* A part's scales are looked at, and no others: those are another rank's. One of 16 is bad, by rows [8][2] or by groups [2][8]. */
+static void checked_in_parts(const struct part_of *weight, const char *scale_name, const char *shape, size_t bad, const struct quant_scheme *s) {
+    float scales[16];
+    for (size_t i = 0; i < 16; i++) {
+        scales[i] = i == bad ? INFINITY : 1;
+    }
+    const struct part_of parts[] = {weight[0], {scale_name, "F32", shape, sizeof scales, (const char *)scales, sizeof scales}, weight[1]};
+    struct model_file *f = file_of(parts, weight[1].name ? 3 : 2);
+    struct matrix whole, m;
+    cr_assert_eq(matrix_open(&whole, f, "p", s, 8, 16, &err), 0, "%s", err.message);
+    cr_expect(matrix_check(&whole, &err) < 0 && err.code == ERROR_MODEL && strstr(err.message, scale_name), "%s", scale_name);
+    for (size_t row = 0; row < 8; row += 2) { /* row 5, group 1 */
+        m = whole;
+        matrix_cut(&m, row, 2, 0, 16);
+        cr_expect_eq(matrix_check(&m, &err) < 0, row == 4, "%s, rows from %zu on", scale_name, row);
+    }
+    for (size_t column = 0; column < 16; column += 8) {
+        m = whole;
+        matrix_cut(&m, 0, 8, column, 8);
+        cr_expect_eq(matrix_check(&m, &err) < 0, column == 8, "%s, columns from %zu on", scale_name, column);
+    }
+    model_file_close(f);
+}
+
+Test(quant_matrix, scales_are_checked_where_they_are_read) {
+    static const struct quant_scheme f8 = {.layout = QUANT_F8, .bits = 8, .block_n = 1, .block_k = 8, .symmetric = true, .scale = "weight_scale_inv"};
+    const struct part_of bytes8[] = {PART("p.weight", "F8_E4M3", "[8,16]", 128, "\x38"), {0}};
+    const struct part_of words[] = {PACKED, {0}};
+    const struct part_of lines[] = {GPTQ_WEIGHT, GPTQ_ZEROS};
+    checked_in_parts(bytes8, "p.weight_scale_inv", "[8,2]", 11, &f8);
+    checked_in_parts(words, "p.weight_scale", "[8,2]", 11, &packed);
+    checked_in_parts(lines, "p.scales", "[2,8]", 13, &gptq);
 }
 
 /* ---- quant/half.h, the other way ---- */
