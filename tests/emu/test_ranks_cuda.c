@@ -308,10 +308,11 @@ static void a_device_is_lost(const char *model) {
     emu_inject_clear();
 }
 
-static void on_model(const char *architecture, uint64_t seed) {
+/* rows: of the vocabulary's matrices, 0: 260. */
+static void on_model(const char *architecture, uint64_t seed, uint32_t rows) {
     char path[64];
     snprintf(path, sizeof path, "/tmp/inferd-ranks-cuda-%ld.gguf", (long)getpid());
-    const struct tiny_model model = {.architecture = architecture, .context_length = CONTEXT, .seed = seed, .nan_token = -1};
+    const struct tiny_model model = {.architecture = architecture, .context_length = CONTEXT, .seed = seed, .nan_token = -1, .rows = rows};
     if (!tiny_model_write(path, &model)) {
         exit(1);
     }
@@ -347,11 +348,11 @@ int main(int argc, char **argv) {
     all = argc > 2 && strcmp(argv[2], "--all") == 0;
     n_requests = all ? N : 3;
     fill_prompts();
-    on_model("llama", 1);
-    on_model("gemma3", 4);
+    on_model("llama", 1, 0);
+    on_model("gemma3", 4, 263);
     if (all) {
-        on_model("qwen2", 2);
-        on_model("qwen3", 3);
+        on_model("qwen2", 2, 261);
+        on_model("qwen3", 3, 262);
     }
     printf(failures ? "%d checks failed\n" : "all passed\n", failures);
     return failures != 0;

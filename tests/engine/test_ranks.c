@@ -378,10 +378,11 @@ static void a_rank_stalls(const char *model, long ms, const char *reason) {
     runner_close(&r);
 }
 
-static void on_model(const char *architecture, uint64_t seed) {
+/* rows: of the vocabulary's matrices, 0: 260. */
+static void on_model(const char *architecture, uint64_t seed, uint32_t rows) {
     char path[64];
     snprintf(path, sizeof path, "/tmp/inferd-ranks-%ld.gguf", (long)getpid());
-    const struct tiny_model model = {.architecture = architecture, .context_length = CONTEXT, .seed = seed, .nan_token = -1};
+    const struct tiny_model model = {.architecture = architecture, .context_length = CONTEXT, .seed = seed, .nan_token = -1, .rows = rows};
     if (!tiny_model_write(path, &model)) {
         exit(1);
     }
@@ -404,10 +405,10 @@ int main(void) {
     fill_prompts();
     RUN(tasks_come_to_all);
     RUN(a_rank_is_lost);
-    on_model("llama", 1);
-    on_model("qwen2", 2);
-    on_model("qwen3", 3);
-    on_model("gemma3", 4);
+    on_model("llama", 1, 0);
+    on_model("qwen2", 2, 261);
+    on_model("qwen3", 3, 262);
+    on_model("gemma3", 4, 263);
     printf(failures ? "%d checks failed\n" : "all passed\n", failures);
     return failures != 0;
 }

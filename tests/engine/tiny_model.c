@@ -60,9 +60,14 @@ static void put_matrix(struct writer *w, const char *name, uint64_t n, uint64_t 
     }
 }
 
+static int rows_of(const struct tiny_model *m) {
+    return m->rows > 0 ? (int)m->rows : ROWS;
+}
+
 static void put_embedding(struct writer *w, const char *name, float scale, int huge_row, int nan_row) {
-    begin_tensor(w, name, ROWS, EMBD, F32);
-    for (int row = 0; row < ROWS; row++) {
+    int rows = rows_of(w->model);
+    begin_tensor(w, name, rows, EMBD, F32);
+    for (int row = 0; row < rows; row++) {
         for (int i = 0; i < EMBD; i++) {
             float x = uniform(w, scale);
             put_f32(&w->data, row == nan_row ? NAN : row == huge_row ? 100 * x : x);
@@ -186,7 +191,7 @@ static void put_model(struct writer *w, const struct tiny_model *m) {
         key_string(w, "tokenizer.chat_template", m->chat_template);
     }
     put_embedding(w, "token_embd.weight", 0.5f, -1, m->nan_token);
-    put_embedding(w, "output.weight", 0.5f, ROWS - 1, -1); /* a row behind the vocabulary that would always win */
+    put_embedding(w, "output.weight", 0.5f, rows_of(m) - 1, -1); /* a row behind the vocabulary that would always win */
     put_vector(w, "output_norm.weight", EMBD, 1, 0.2f);
     for (uint32_t layer = 0; layer < layers; layer++) {
         put_layer(w, arch, (int)layer);

@@ -20,6 +20,7 @@ struct tiny_model {
     const char *extra;      /* a vector of 64 besides */
 
     const char *chat_template; /* NULL none */
+    uint32_t rows;   /* of embedding and head; 0: 260 */
     uint32_t layers; /* 0: 3; of gemma3 the last one is without a window */
 };
 
