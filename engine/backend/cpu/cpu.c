@@ -47,23 +47,24 @@ static int pick_variant(const char *name, const struct cpu_kernels **out, struct
     return error_set(err, ERROR_DEVICE, "the CPU backend has no such variant");
 }
 
-int cpu_grow_quants(struct backend *b, size_t k, struct error *err) {
-    if (k <= b->quants_k) {
-        return 0;
-    }
-    size_t bytes;
-    if (__builtin_mul_overflow(b->max_rows, quant_row_bytes(k), &bytes)) {
+int cpu_grow_quants(struct backend *b, const struct weight *w, struct error *err) {
+    bool tiled = cpu_is_tiled(b, w);
+    size_t n = tiled ? (b->max_rows + BF16_GROUP - 1) / BF16_GROUP : b->max_rows, bytes;
+    if (__builtin_mul_overflow(n, tiled ? bf16_group_bytes(w->k) : quant_row_bytes(w->k), &bytes)) {
         return error_memory(err);
+    }
+    if (bytes <= b->quants_bytes) {
+        return 0;
     }
     uint8_t *quants = pages_map(bytes, 0, false);
     if (!quants) {
         return error_memory(err);
     }
     if (b->quants) {
-        pages_unmap(b->quants, b->max_rows * quant_row_bytes(b->quants_k));
+        pages_unmap(b->quants, b->quants_bytes);
     }
     b->quants = quants;
-    b->quants_k = k;
+    b->quants_bytes = bytes;
     return 0;
 }
 
@@ -129,7 +130,7 @@ static void cpu_close(struct backend *b) {
     i8_close(b);
     arena_clear(&b->packed);
     if (b->quants) {
-        pages_unmap(b->quants, b->max_rows * quant_row_bytes(b->quants_k));
+        pages_unmap(b->quants, b->quants_bytes);
     }
     pages_unmap(b->workspace, b->workspace_bytes);
     if (b->stays) {
@@ -286,7 +287,7 @@ static int pack_blocks(struct backend *b, struct weight *w, struct error *err) {
     if (__builtin_mul_overflow(group_bytes, groups, &bytes)) {
         return error_memory(err);
     }
-    if (cpu_grow_quants(b, w->k, err) < 0) {
+    if (cpu_grow_quants(b, w, err) < 0) {
         return -1;
     }
     void *packed = arena_alloc(&b->packed, bytes);
@@ -340,6 +341,9 @@ static int cpu_weight_load(struct backend *b, struct weight *w, struct error *er
     struct block_layout layout;
     if (w->dtype == DTYPE_I8) {
         return i8_weight_load(b, w, err);
+    }
+    if (cpu_is_tiled(b, w)) {
+        return cpu_grow_quants(b, w, err);
     }
     return b->kernels->linear_block && block_layout(w->dtype, &layout) ? pack_blocks(b, w, err) : 0;
 }

@@ -38,6 +38,12 @@ static inline size_t quant_row_bytes(size_t k) {
     return (k / QUANT_BLOCK * (2 * QUANT_BLOCK + sizeof(struct quant_meta)) + 63) / 64 * 64;
 }
 
+/* Bytes of BF16_GROUP rows of x as pairs of BF16 (linear_bf16_amx.h). */
+#define BF16_GROUP ((size_t)16)
+static inline size_t bf16_group_bytes(size_t k) {
+    return (k + 31) / 32 * 2048;
+}
+
 /* The product of x[rows][ldx] with rows [n0, n1) of w, into columns [n0, n1) of y. */
 struct linear_tile {
     const struct weight *w;
@@ -48,8 +54,8 @@ struct linear_tile {
     size_t ldy;
     size_t n0, n1;
     float *scratch; /* [LINEAR_PANEL * LINEAR_CHUNK] */
-    const uint8_t
-        *quants; /* the same rows as integers, quants_stride bytes from one to the next; packed blocks alone */
+    const uint8_t *quants; /* the same rows as integers, quants_stride bytes from one to the next; of linear_block. Of linear_bf16 what
+                              bf16_pack made of them, from one BF16_GROUP to the next */
     size_t quants_stride;
 };
 
@@ -85,6 +91,10 @@ struct cpu_kernels {
      * each. NULL: blocks are not packed. */
     void (*linear_block)(const struct linear_tile *t);
     void (*quantise_row)(const float *x, size_t k, uint8_t *out);
+    /* The same of BF16 weights, n0 a multiple of 16; and up to BF16_GROUP rows as it takes them, bf16_group_bytes(k), aligned to 64.
+     * NULL: `linear` has them. */
+    void (*linear_bf16)(const struct linear_tile *t);
+    void (*bf16_pack)(const float *x, size_t ldx, size_t rows, size_t k, uint8_t *out);
     /* out[0..n) = a row's first n elements */
     void (*dequantise)(enum dtype dtype, const void *row, size_t n, float *out);
     /* I8 weights (quantise_i8.h, linear_i8.h, linear_i8_float.h) */
@@ -166,8 +176,8 @@ struct backend {
     char *i8_rows;       /* [max_rows rounded up to 32] rows, room for the largest k of the I8 weights loaded so far */
     size_t i8_row_bytes;
     struct i8_chunk *i8_chunks; /* memory of I8 weights (weight_i8.c) */
-    uint8_t *quants;            /* [max_rows][quant_row_bytes(quants_k)], for the largest k of a packed weight */
-    size_t quants_k;
+    uint8_t *quants;            /* max_rows rows of x as integers or pairs of BF16, of the largest k of a weight that takes them */
+    size_t quants_bytes;
     struct arena packed; /* weights */
     struct rope_cache rope[ROPE_CACHES];
     size_t rope_next; /* the cache to give up next */
@@ -180,9 +190,12 @@ static inline float *worker_scratch(const struct backend *b, size_t worker) {
     return b->scratch + worker * b->scratch_floats;
 }
 
-/* Room for max_rows rows of x as integers, up to k of them; taken when a weight is loaded, so that a step takes none.
- */
-int cpu_grow_quants(struct backend *b, size_t k, struct error *err);
+/* Are the products with this weight those of linear_bf16? */
+static inline bool cpu_is_tiled(const struct backend *b, const struct weight *w) {
+    return w->dtype == DTYPE_BF16 && b->kernels->linear_bf16;
+}
+/* Room for max_rows rows of x as this weight takes them; taken when it is loaded, so that a step takes none. */
+int cpu_grow_quants(struct backend *b, const struct weight *w, struct error *err);
 /* -1 with a sentence if a call has more rows than the workspace was taken for. */
 int check_rows(const struct backend *b, const char *op, size_t rows, struct error *err);
 /* -1 with a sentence if there are no kernels for K and V of this type. */

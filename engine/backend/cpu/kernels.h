@@ -3,14 +3,20 @@
 #if defined(VARIANT_AVX2) || defined(VARIANT_AVX512)
 #include "linear_block.h"
 #if defined(VARIANT_AMX)
+#include "linear_bf16_amx.h"
 #include "linear_block_amx.h"
 #define linear_block_best linear_block_amx
+#define BF16_KERNELS .linear_bf16 = linear_bf16_amx, .bf16_pack = bf16_pack,
 #else
 #define linear_block_best linear_block
 #endif
 #define BLOCK_KERNELS .linear_block = linear_block_best, .quantise_row = quantise_row
 #else
 #define BLOCK_KERNELS .linear_block = NULL
+#endif
+
+#if !defined(BF16_KERNELS)
+#define BF16_KERNELS
 #endif
 
 #include "attention.h"
@@ -26,5 +32,5 @@
         .rope_halves = rope_halves, .rope_interleaved = rope_interleaved, .to_half = to_half, .to_i8 = to_i8,          \
         MEASURE_KERNELS, .i8_element = sizeof(i8_q), .i8_pack = i8_pack, .i8_quantise = i8_quantise,                   \
         .i8_linear = i8_linear_tile, .i8_linear_float = i8_linear_float_tile,                                          \
-        BLOCK_KERNELS,                                                                                                 \
+        BF16_KERNELS BLOCK_KERNELS,                                                                                    \
     }

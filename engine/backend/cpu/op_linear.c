@@ -23,6 +23,7 @@ struct linear_job {
     size_t row_tasks;       /* tasks that share the same weight rows */
     size_t ends[MAX_PARTS]; /* tasks of parts 0..i */
     bool packed;            /* any part */
+    bool tiled;             /* all parts: BF16 on the tile unit */
     size_t quants_stride;
 };
 
@@ -55,7 +56,11 @@ static void linear_task(void *arg, size_t i, size_t worker) {
         .n1 = min_size(n0 + job->task_cols, p->w->n),
         .scratch = worker_scratch(job->b, worker),
     };
-    if (p->w->packed) {
+    if (job->tiled) {
+        t.quants = job->b->quants + m0 / BF16_GROUP * job->quants_stride;
+        t.quants_stride = job->quants_stride;
+        job->b->kernels->linear_bf16(&t);
+    } else if (p->w->packed) {
         t.quants = job->b->quants + m0 * job->quants_stride;
         t.quants_stride = job->quants_stride;
         job->b->kernels->linear_block(&t);
@@ -72,17 +77,39 @@ static void quantise_rows(const void *arg, size_t begin, size_t end) {
     }
 }
 
+static void pack_rows(const void *arg, size_t begin, size_t end) {
+    const struct linear_job *job = arg;
+    for (size_t g = begin; g < end; g++) {
+        size_t m = g * BF16_GROUP;
+        job->b->kernels->bf16_pack(job->x + m * job->ldx, job->ldx, min_size(BF16_GROUP, job->rows - m), job->parts[0].w->k,
+                                   job->b->quants + g * job->quants_stride);
+    }
+}
+
+/* The rows of x as pairs of BF16. */
+static int pack(struct linear_job *job, struct error *err) {
+    const struct weight *w = job->parts[0].w;
+    if (cpu_grow_quants(job->b, w, err) < 0) {
+        return -1;
+    }
+    job->tiled = true;
+    job->quants_stride = bf16_group_bytes(w->k);
+    for_rows(job->b, div_up(job->rows, BF16_GROUP), 2 * w->k * min_size(BF16_GROUP, job->rows), pack_rows, job);
+    return 0;
+}
+
 /* The rows of x as integers, if any part is of packed blocks. */
 static int quantise(struct linear_job *job, struct error *err) {
     size_t k = job->parts[0].w->k;
     for (size_t i = 0; i < job->n_parts; i++) {
-        job->packed = job->packed || job->parts[i].w->packed;
+        const struct weight *w = job->parts[i].w;
+        if (w->packed && cpu_grow_quants(job->b, w, err) < 0) {
+            return -1;
+        }
+        job->packed = job->packed || w->packed;
     }
     if (!job->packed) {
         return 0;
-    }
-    if (cpu_grow_quants(job->b, k, err) < 0) {
-        return -1;
     }
     job->quants_stride = quant_row_bytes(k);
     for_rows(job->b, job->rows, 2 * k, quantise_rows, job);
@@ -104,7 +131,7 @@ static void plan_tasks(struct linear_job *job) {
     if (job->rows <= LINEAR_FEW_ROWS) {
         size_t tasks = div_up(div_up(bytes, TASK_BYTES), threads) * threads;
         size_t cols = div_up(n, min_size(tasks, div_up(bytes, LEAST_TASK_BYTES)));
-        size_t even = job->packed ? BLOCK_GROUP : TASK_ROWS;
+        size_t even = job->tiled ? BF16_GROUP : job->packed ? BLOCK_GROUP : TASK_ROWS;
         job->task_cols = div_up(cols, even) * even;
     } else {
         job->task_cols = LINEAR_PANEL;
@@ -112,7 +139,8 @@ static void plan_tasks(struct linear_job *job) {
         if (threads > 1 && panels < threads * TASKS_A_THREAD) {
             enum { LEAST_ROWS = 48 }; /* unpacking a panel costs about as much as a few rows */
             size_t pieces = min_size(div_up(threads * TASKS_A_THREAD, panels), div_up(job->rows, LEAST_ROWS));
-            job->task_rows = div_up(div_up(job->rows, pieces), 6) * 6;
+            size_t even = job->tiled ? 2 * BF16_GROUP : 6;
+            job->task_rows = div_up(div_up(job->rows, pieces), even) * even;
             job->row_tasks = div_up(job->rows, job->task_rows);
         }
     }
@@ -124,8 +152,9 @@ static void plan_tasks(struct linear_job *job) {
 }
 
 /* Are they multiplied together? */
-static bool same_kind(const struct weight *a, const struct weight *b) {
-    return a->dtype == DTYPE_I8 ? b->dtype == DTYPE_I8 && i8_same_input(a, b) : b->dtype != DTYPE_I8;
+static bool same_kind(const struct backend *b, const struct weight *one, const struct weight *other) {
+    return one->dtype == DTYPE_I8 ? other->dtype == DTYPE_I8 && i8_same_input(one, other)
+                                  : other->dtype != DTYPE_I8 && cpu_is_tiled(b, one) == cpu_is_tiled(b, other);
 }
 
 int cpu_linear(struct backend *b, const void *x, size_t ldx, size_t rows, const struct linear_part *parts,
@@ -150,14 +179,14 @@ int cpu_linear(struct backend *b, const void *x, size_t ldx, size_t rows, const 
     }
     for (size_t i = 0, end = 0; i < n_parts; i = end) {
         const struct weight *w = parts[i].w;
-        for (end = i + 1; end < n_parts && same_kind(w, parts[end].w); end++) {
+        for (end = i + 1; end < n_parts && same_kind(b, w, parts[end].w); end++) {
         }
         if (w->dtype == DTYPE_I8) {
             i8_linear(b, x, ldx, rows, parts + i, end - i);
             continue;
         }
         struct linear_job job = {.b = b, .x = x, .ldx = ldx, .rows = rows, .parts = parts + i, .n_parts = end - i};
-        if (quantise(&job, err) < 0) {
+        if ((cpu_is_tiled(b, w) ? pack(&job, err) : quantise(&job, err)) < 0) {
             return -1;
         }
         plan_tasks(&job);
