@@ -613,7 +613,7 @@ static int open_model(struct engine *e, struct error *err) {
     const struct engine_config *c = &e->config;
     uint64_t since = clock_now_ns();
     struct nodes nodes;
-    if (nodes_open(c->pipeline_parallel, &nodes, err) < 0) {
+    if (nodes_open(c->pipeline_parallel, c->device, c->cuda_module, &nodes, err) < 0) {
         return -1;
     }
     if (text_open_with(c->model, c->chat_template, &e->text, err) < 0) {
@@ -802,7 +802,7 @@ void engine_close(struct engine *e) {
 int engine_follow(const struct engine_config *config, void (*started)(void *arg), void *arg, struct error *err) {
     struct runner r;
     struct nodes nodes;
-    if (check_config(config, err) < 0 || nodes_open(config->pipeline_parallel, &nodes, err) < 0 ||
+    if (check_config(config, err) < 0 || nodes_open(config->pipeline_parallel, config->device, config->cuda_module, &nodes, err) < 0 ||
         runner_open_stage(&r, config, &nodes, err) < 0) {
         return -1;
     }
@@ -817,6 +817,7 @@ int engine_follow(const struct engine_config *config, void (*started)(void *arg)
 }
 
 int engine_node(size_t pipeline_parallel, size_t *node, struct error *err) {
+    nodes_set_place();
     return nodes_find_self(pipeline_parallel, node, err);
 }
 

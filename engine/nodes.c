@@ -2,11 +2,13 @@
 
 #include "base/checked.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define JOINING_MS 60000  /* between the first process that was started and the last */
+#define MEETING_PORT "29400" /* of the leader of a LeaderWorkerSet */
 #define LOADING_MS 600000 /* between the first and the last that has loaded its stage */
 
 struct node_word {
@@ -16,10 +18,11 @@ struct node_word {
 
 /* ---- how it was started ---- */
 
+/* SIZE_MAX: it is no number. */
 static size_t number(const char *text) {
     char *end;
-    unsigned long n = text && text[0] >= '0' && text[0] <= '9' ? strtoul(text, &end, 10) : 0;
-    return n > 0 && *end == '\0' && n <= 1u << 20 ? n : 0;
+    unsigned long n = text && text[0] >= '0' && text[0] <= '9' ? strtoul(text, &end, 10) : ULONG_MAX;
+    return n <= 1u << 20 && *end == '\0' ? n : SIZE_MAX;
 }
 
 void node_start_from(const char *(*get)(const char *name), struct node_start *out) {
@@ -34,7 +37,7 @@ void node_start_from(const char *(*get)(const char *name), struct node_start *ou
     *out = (struct node_start){.size = 1};
     for (size_t i = 0; i < sizeof starters / sizeof starters[0]; i++) {
         size_t size = number(get(starters[i].size));
-        if (size > 1) {
+        if (size > 1 && size < SIZE_MAX) {
             *out = (struct node_start){starters[i].by, number(get(starters[i].rank)), size};
             return;
         }
@@ -63,12 +66,12 @@ static int check_stages(const struct node_start *start, size_t n_stages, struct 
         return start->by ? error_set_param(err, ERROR_INVALID, "pipeline_parallel",
                                            "pipeline_parallel is %zu, but %s started %zu processes", n_stages, start->by, start->size)
                          : error_set_param(err, ERROR_INVALID, "pipeline_parallel",
-                                           "pipeline_parallel is %zu: that many processes have to be started together, by mpirun or srun",
-                                           n_stages);
+                                           "pipeline_parallel is %zu: that many processes have to be started together, by mpirun, srun or a "
+                                           "LeaderWorkerSet", n_stages);
     }
-    if (strcmp(start->by, "LeaderWorkerSet") == 0) {
-        return error_set_param(err, ERROR_UNSUPPORTED, "pipeline_parallel",
-                               "nodes of a LeaderWorkerSet are not supported yet; mpirun and srun are");
+    if (start->rank >= start->size) {
+        return error_set_param(err, ERROR_INVALID, "pipeline_parallel",
+                               "%s started %zu processes, but does not say which of them this one is", start->by, start->size);
     }
     if (n_stages > COLLECTIVE_MAX_RANKS) {
         return error_set_param(err, ERROR_INVALID, "pipeline_parallel", "pipeline_parallel is at most %d", COLLECTIVE_MAX_RANKS);
@@ -90,7 +93,24 @@ int nodes_find_self(size_t n_stages, size_t *node, struct error *err) {
     return 0;
 }
 
-int nodes_open(size_t n_stages, struct nodes *out, struct error *err) {
+static bool is_worker_set(const struct node_start *start) {
+    return start->by && strcmp(start->by, "LeaderWorkerSet") == 0;
+}
+
+void nodes_set_place(void) {
+    struct node_start start;
+    char place[300];
+    const char *leader = getenv("LWS_LEADER_ADDRESS");
+    node_start_from(from_environment, &start);
+    if (is_worker_set(&start) && leader && *leader) {
+        int n = snprintf(place, sizeof place, "%s:" MEETING_PORT, leader);
+        if (n < (int)sizeof place) {
+            setenv("NCCL_COMM_ID", place, 0);
+        }
+    }
+}
+
+int nodes_open(size_t n_stages, const char *device, const char *cuda_module, struct nodes *out, struct error *err) {
     struct node_start start;
     struct nodes made = {.n_stages = n_stages};
     if (find_start(n_stages, &start, err) < 0) {
@@ -104,7 +124,8 @@ int nodes_open(size_t n_stages, struct nodes *out, struct error *err) {
     if (!made.words) {
         return error_memory(err);
     }
-    if (collective_open_mpi(JOINING_MS, &made.group, err) < 0) {
+    if ((is_worker_set(&start) ? backend_open_nodes(device ? device : "auto", cuda_module, start.rank, n_stages, JOINING_MS, &made.group, err)
+                               : collective_open_mpi(JOINING_MS, &made.group, err)) < 0) {
         free(made.words);
         return -1;
     }

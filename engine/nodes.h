@@ -36,7 +36,7 @@ struct nodes {
 /* How processes were started, from the environment of this one. */
 struct node_start {
     const char *by;    /* "MPI", "Slurm", "LeaderWorkerSet", NULL: nobody says that there are others */
-    size_t rank, size; /* 0 of 1 */
+    size_t rank, size; /* 0 of 1; rank SIZE_MAX: nobody says which */
 };
 void node_start_from(const char *(*get)(const char *name), struct node_start *out);
 
@@ -47,10 +47,12 @@ void node_start_from(const char *(*get)(const char *name), struct node_start *ou
 int nodes_find_self(size_t n_stages, size_t *node, struct error *err);
 
 /*
- * Joins the group of n_stages processes, by MPI; of 1, or 0, there is none. The first of what a node does that may fail, so that the
- * others can be told. Fails as nodes_find_self does.
+ * Joins the group of n_stages processes, by MPI, or in a LeaderWorkerSet by what the device (backend_open) connects by; of 1, or 0,
+ * there is none. The first of what a node does that may fail, so that the others can be told. Fails as nodes_find_self does.
  */
-int nodes_open(size_t n_stages, struct nodes *out, struct error *err);
+int nodes_open(size_t n_stages, const char *device, const char *cuda_module, struct nodes *out, struct error *err);
+/* Before threads are started: where the processes of a LeaderWorkerSet meet (NCCL_COMM_ID) is set, unless it is. */
+void nodes_set_place(void);
 void nodes_close(struct nodes *n); /* a zeroed one is fine */
 
 size_t nodes_word_bytes(void); /* of an element of `words`, for who makes a group by himself */

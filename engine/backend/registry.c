@@ -114,6 +114,18 @@ int backend_find(const char *name, const char *module, const struct backend_ops 
     return find(name, module, out, &ordinal, err);
 }
 
+int backend_open_nodes(const char *name, const char *module, size_t rank, size_t size, size_t deadline_ms, struct collective **out,
+                       struct error *err) {
+    const struct backend_ops *ops;
+    size_t ordinal;
+    if (find(strcmp(name, "auto") == 0 ? "cuda" : name, module, &ops, &ordinal, err) < 0) {
+        return -1;
+    }
+    return ops->nodes_open ? ops->nodes_open(ordinal, rank, size, deadline_ms, out, err)
+                           : error_set_param(err, ERROR_UNSUPPORTED, "device",
+                                             "the device %s reaches other nodes by MPI alone: without it only GPUs do", ops->name);
+}
+
 static int open_named(const char *name, const char *module, const struct backend_config *config,
                       const struct backend_ops **ops, struct backend **out, struct error *err) {
     struct backend_config c = *config;

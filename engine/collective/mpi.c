@@ -5,10 +5,10 @@
  * form: a thread waits for them.
  */
 #include <inferd/collective.h>
+#include <inferd/errand.h>
 
 #include <limits.h>
 #include <mpi.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -169,74 +169,10 @@ static void abort_group(struct collective *c) {
 
 /* ---- what MPI does not do without blocking ---- */
 
-struct errand {
-    int (*run)(void);
-    int code;
-    bool done, left; /* left: nobody waits any more */
-    pthread_mutex_t lock;
-    pthread_cond_t ended;
-};
-
-static void free_errand(struct errand *e) {
-    pthread_mutex_destroy(&e->lock);
-    pthread_cond_destroy(&e->ended);
-    free(e);
-}
-
-static void *run_errand(void *arg) {
-    struct errand *e = arg;
-    int code = e->run();
-    pthread_mutex_lock(&e->lock);
-    e->code = code;
-    e->done = true;
-    bool left = e->left;
-    pthread_cond_signal(&e->ended);
-    pthread_mutex_unlock(&e->lock);
-    if (left) {
-        free_errand(e);
-    }
-    return NULL;
-}
-
-/* False: not done within ms, or not begun. The thread is left behind in MPI then. */
-static bool run_within(int (*run)(void), size_t ms, int *code) {
-    struct errand *e = calloc(1, sizeof *e);
-    pthread_condattr_t clock;
-    pthread_t thread;
-    struct timespec until;
-    if (!e) {
-        return false;
-    }
-    e->run = run;
-    pthread_mutex_init(&e->lock, NULL);
-    pthread_condattr_init(&clock);
-    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
-    pthread_cond_init(&e->ended, &clock);
-    pthread_condattr_destroy(&clock);
-    if (pthread_create(&thread, NULL, run_errand, e) != 0) {
-        free_errand(e);
-        return false;
-    }
-    pthread_detach(thread);
-    uint64_t end = now_ns() + (uint64_t)ms * 1000000;
-    until = (struct timespec){(time_t)(end / 1000000000), (long)(end % 1000000000)};
-    pthread_mutex_lock(&e->lock);
-    for (int rc = 0; !e->done && rc == 0;) {
-        rc = pthread_cond_timedwait(&e->ended, &e->lock, &until);
-    }
-    bool done = e->done;
-    e->left = !done;
-    *code = e->code;
-    pthread_mutex_unlock(&e->lock);
-    if (done) {
-        free_errand(e);
-    }
-    return done;
-}
-
 static MPI_Comm own_comm; /* of the one group that a process has: written by `begin` */
 
-static int begin(void) {
+static int begin(void *unused) {
+    (void)unused;
     int level = MPI_THREAD_SINGLE, code = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
     code = code == MPI_SUCCESS && level < MPI_THREAD_SERIALIZED ? MPI_ERR_UNSUPPORTED_OPERATION : code;
     code = code == MPI_SUCCESS ? MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN) : code;
@@ -244,7 +180,8 @@ static int begin(void) {
     return code == MPI_SUCCESS ? MPI_Comm_set_errhandler(own_comm, MPI_ERRORS_RETURN) : code;
 }
 
-static int end(void) {
+static int end(void *unused) {
+    (void)unused;
     return MPI_Finalize();
 }
 
@@ -255,7 +192,7 @@ static void close_group(struct collective *c) {
         return;
     }
     if (!atomic_load(&group_of(c)->broken)) {
-        run_within(end, END_MS, &ignored);
+        errand_run(end, NULL, 0, END_MS, &ignored);
     }
     free(group_of(c));
 }
@@ -281,7 +218,7 @@ static int open_group(size_t deadline_ms, struct collective **out, struct error 
     if (!g) {
         return error_memory(err);
     }
-    if (!run_within(begin, deadline_ms, &code)) {
+    if (!errand_run(begin, NULL, 0, deadline_ms, &code)) {
         free(g);
         return error_set(err, ERROR_DEVICE, "not all of the nodes that MPI started came within %.1f s", (double)deadline_ms / 1e3);
     }

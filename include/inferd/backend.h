@@ -20,7 +20,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define BACKEND_ABI 9u /* raise on every change of this header */
+#define BACKEND_ABI 10u /* raise on every change of this header */
 
 enum dtype {
     DTYPE_F32,
@@ -398,6 +398,13 @@ struct backend_ops {
                            struct error *err);
 
     int (*measure)(struct backend *b, struct backend_limits *out, struct error *err);
+
+    /*
+     * nodes_open: a group of `size` processes, this one `rank` of them, on host memory, over what the devices themselves connect by and
+     * without MPI: waits until all have come, no longer than deadline_ms, which is the group's then. `ordinal`: by which device. Called
+     * before any `open`, by the thread that uses the group.
+     */
+    int (*nodes_open)(size_t ordinal, size_t rank, size_t size, size_t deadline_ms, struct collective **out, struct error *err);
 };
 
 /*
@@ -410,6 +417,10 @@ struct backend_ops {
 
 /* The table of a device that is named (not "auto"). ERROR_DEVICE if there is none. */
 int backend_find(const char *name, const char *module, const struct backend_ops **out, struct error *err);
+
+/* nodes_open of a device by its name, "auto" being CUDA. ERROR_UNSUPPORTED, param "device": it has none. */
+int backend_open_nodes(const char *name, const char *module, size_t rank, size_t size, size_t deadline_ms, struct collective **out,
+                       struct error *err);
 
 /*
  * Find and open. "auto": CUDA device 0 where the module is and a GPU that it can use, else the CPU; the null device

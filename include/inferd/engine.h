@@ -114,7 +114,8 @@ void engine_close(struct engine *e);
  * Of a pipeline (pipeline_parallel > 1) one process calls engine_open, the leader; the others call engine_follow, which loads the
  * process's stage of the model, calls started(arg), and returns 0 when the leader has said goodbye, or ERROR_DEVICE when it or another
  * node is lost. engine_node: which of the processes that were started together this one is, as the environment has it; 0 = the leader.
- * ERROR_INVALID if they are not pipeline_parallel: to be asked before anything that only the leader does, such as listening.
+ * ERROR_INVALID if they are not pipeline_parallel: to be asked before anything that only the leader does, such as listening, and before
+ * there are threads, since it completes the environment for NCCL.
  */
 int engine_follow(const struct engine_config *config, void (*started)(void *arg), void *arg, struct error *err);
 int engine_node(size_t pipeline_parallel, size_t *node, struct error *err);

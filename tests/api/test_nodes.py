@@ -138,7 +138,7 @@ def test_wrong_numbers(nodes, start, tiny, tmp_path):
     refused(nodes(4, ready=False, model=tiny), "the model has 3 layers")
     refused(nodes(2, ready=False, model=tiny, replicas=2), "replicas (2) of a model that several nodes share (pipeline_parallel 2)")
     d = Daemon(tmp_path / "log", model=tiny, pipeline_parallel=2)
-    assert d.wait_exit(10) == 78 and "started together, by mpirun or srun" in d.log_text()
+    assert d.wait_exit(10) == 78 and "started together, by mpirun, srun or a LeaderWorkerSet" in d.log_text()
 
 
 def test_only_serving_has_stages(tiny):

@@ -1,64 +1,14 @@
 /* NCCL's stand-in: communicators of threads, whose calls meet on their streams (runtime.h, Meeting). */
-#include "nccl.h"
+#include "nccl_inside.h"
 #include "cuda_bf16.h"
-#include "runtime.h"
 
 #include <algorithm>
-#include <deque>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 namespace emu {
-
-enum class What { all_reduce, all_gather, broadcast, send, recv };
-static const char *const names[] = {"ncclAllReduce", "ncclAllGather", "ncclBroadcast", "ncclSend", "ncclRecv"};
-
-/* One rank's call. */
-struct Part {
-    What what;
-    const void *from;
-    void *to;
-    size_t n;
-    ncclDataType_t type;
-    ncclRedOp_t op;
-    int other; /* root or peer */
-};
-
-struct Member;
-
-/* A meeting of NCCL, and what each who came gave. */
-struct Round : Meeting {
-    std::vector<std::pair<std::shared_ptr<Member>, Part>> parts;
-};
-using RoundPtr = std::shared_ptr<Round>;
-
-/* The ranks of one unique id. */
-struct Ranks {
-    int size = 0, come = 0, left = 0;
-    std::vector<std::shared_ptr<Member>> members; /* by rank; null: not yet; empty once all have come */
-    std::vector<int> ring;                        /* in which order sums go round */
-    std::map<uint64_t, RoundPtr> rounds;          /* not complete yet, by number */
-    std::map<std::pair<int, int>, std::deque<RoundPtr>> half; /* a send or a receive of (from, to) without the other */
-
-    void forget() { /* which members look at, as these at them */
-        members.clear();
-        rounds.clear();
-        half.clear();
-    }
-};
-
-struct Member {
-    std::shared_ptr<Ranks> ranks;
-    int rank = 0, device = 0;
-    bool gone = false; /* destroyed, aborted */
-    ncclResult_t async = ncclSuccess;
-    uint64_t next = 0; /* number of its next round */
-    std::vector<OpPtr> ops; /* some done already */
-    std::vector<void *> memory;
-    unsigned used = 0; /* bits of What */
-};
-using MemberPtr = std::shared_ptr<Member>;
 
 struct Nccl {
     uint64_t next_id = 1;
@@ -113,7 +63,7 @@ static MemberPtr find_member(Runtime &r, ncclComm_t comm) {
     return i == nccl(r).comms.end() ? nullptr : i->second;
 }
 
-static size_t type_bytes(ncclDataType_t t) {
+size_t type_bytes(ncclDataType_t t) {
     static const size_t bytes[ncclNumTypes] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
     return bytes[t];
 }
@@ -191,7 +141,7 @@ static void hand_on(const Round &round) {
     }
 }
 
-static std::string describe(const Member &m, const Part &p) {
+std::string describe(const Member &m, const Part &p) {
     char text[160];
     snprintf(text, sizeof text, "rank %d calls %s of %zu (type %d, operation %d, root or peer %d)", m.rank, names[int(p.what)],
              p.n, int(p.type), int(p.op), p.other);
@@ -203,7 +153,7 @@ static bool agree(const Part &a, const Part &b) {
     return a.n == b.n && a.type == b.type && (pair || (a.what == b.what && a.op == b.op && a.other == b.other));
 }
 
-static size_t bytes_given(const Member &m, const Part &p) {
+size_t bytes_given(const Member &m, const Part &p) {
     bool gives = p.what != What::recv && (p.what != What::broadcast || p.other == m.rank);
     return gives ? p.n * type_bytes(p.type) : 0;
 }
@@ -375,6 +325,10 @@ static ncclResult_t launch(Call &c, ncclComm_t comm, const std::vector<Part> &pa
     if (rc != ncclSuccess || error != cudaSuccess || !s) {
         return rc != ncclSuccess ? rc : of_cuda(c.r, error, names[int(parts[0].what)]);
     }
+    if (m->net) {
+        return parts.size() > 1 ? refuse(c.r, ncclInvalidUsage, "%s: a group of calls between processes (the emulator)", names[int(parts[0].what)])
+                                : of_cuda(c.r, net_launch(c, m, parts[0], *s), names[int(parts[0].what)]);
+    }
     Meet meet = meet_of(c.r, m, parts);
     if (asynchronous != cudaSuccess) {
         meet = [asynchronous](const OpPtr &op) {
@@ -474,6 +428,26 @@ static void free_memory(const MemberPtr &m) {
     }
     m->memory.clear();
     cudaSetDevice(before);
+}
+
+/* As NCCL has it: where NCCL_COMM_ID says so the id is that place, on all processes, and rank 0 is to be found there. */
+static const char at_place[] = "at ";
+
+static ncclResult_t join_processes(Call &c, const char *place, int size, int rank, MemberPtr *out) {
+    MemberPtr m = std::make_shared<Member>();
+    m->ranks = std::make_shared<Ranks>();
+    m->ranks->size = m->ranks->come = size;
+    m->rank = rank;
+    m->device = current_device();
+    c.lock.unlock();
+    std::string why = net_join(place, size, rank, &m->net);
+    c.lock.lock();
+    if (!why.empty()) {
+        return refuse(c.r, ncclSystemError, "ncclCommInitRank: rank %d of %d at %s: %s", rank, size, place, why.c_str());
+    }
+    net_begin(m);
+    *out = m;
+    return ncclSuccess;
 }
 
 static ncclResult_t join(Call &c, std::shared_ptr<Ranks> ranks, int size, int rank, MemberPtr *out) {
@@ -582,6 +556,10 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *uniqueId) {
         return refuse(c.r, ncclInvalidArgument, "ncclGetUniqueId: no place for the answer");
     }
     memset(uniqueId, 0x5a, sizeof *uniqueId);
+    if (const char *place = getenv("NCCL_COMM_ID")) {
+        snprintf(uniqueId->internal, sizeof uniqueId->internal, "%s%s", at_place, place);
+        return ncclSuccess;
+    }
     uint64_t id = nccl(c.r).next_id++;
     memcpy(uniqueId->internal, &id, sizeof id);
     nccl(c.r).ids[id] = std::make_shared<Ranks>();
@@ -602,10 +580,12 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId commId,
             return refuse(c.r, group_depth > 0 ? ncclInvalidUsage : ncclInvalidArgument,
                           "ncclCommInitRank: rank %d of %d, or within a group (the emulator)", rank, nranks);
         }
-        if (ranks == nccl(c.r).ids.end()) {
+        bool processes = strncmp(commId.internal, at_place, sizeof at_place - 1) == 0;
+        if (!processes && ranks == nccl(c.r).ids.end()) {
             return refuse(c.r, ncclInvalidArgument, "ncclCommInitRank: no such id");
         }
-        ncclResult_t rc = join(c, ranks->second, nranks, rank, &m);
+        ncclResult_t rc = processes ? join_processes(c, commId.internal + sizeof at_place - 1, nranks, rank, &m)
+                                    : join(c, ranks->second, nranks, rank, &m);
         if (rc != ncclSuccess) {
             return rc;
         }
@@ -633,6 +613,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
         let_go(c.r, *m);
         nccl(c.r).comms.erase(comm);
     }
+    net_end(m->net, false);
     free_memory(m);
     return ncclSuccess;
 }
@@ -648,6 +629,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
         let_go(c.r, *m);
         nccl(c.r).comms.erase(comm);
     }
+    net_end(m->net, true);
     free_memory(m);
     return ncclSuccess;
 }

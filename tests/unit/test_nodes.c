@@ -56,13 +56,13 @@ Test(nodes, nobody_started_any) {
     unsetenv("PMI_SIZE");
     unsetenv("SLURM_NTASKS");
     unsetenv("LWS_GROUP_SIZE");
-    cr_assert(nodes_open(1, &n, &err) == 0 && !n.group);
-    cr_assert(nodes_open(2, &n, &err) < 0 && err.code == ERROR_INVALID);
+    cr_assert(nodes_open(1, NULL, NULL, &n, &err) == 0 && !n.group);
+    cr_assert(nodes_open(2, NULL, NULL, &n, &err) < 0 && err.code == ERROR_INVALID);
     cr_expect_str_eq(err.param, "pipeline_parallel");
-    cr_expect(strstr(err.message, "mpirun or srun"), "%s", err.message);
+    cr_expect(strstr(err.message, "by mpirun, srun or a LeaderWorkerSet"), "%s", err.message);
     setenv("SLURM_NTASKS", "3", 1);
-    cr_expect(nodes_open(1, &n, &err) == 0, "the other tasks of a job may be anything");
-    cr_expect(nodes_open(2, &n, &err) < 0 && strstr(err.message, "pipeline_parallel is 2, but Slurm started 3"), "%s", err.message);
+    cr_expect(nodes_open(1, NULL, NULL, &n, &err) == 0, "the other tasks of a job may be anything");
+    cr_expect(nodes_open(2, NULL, NULL, &n, &err) < 0 && strstr(err.message, "pipeline_parallel is 2, but Slurm started 3"), "%s", err.message);
     size_t self = 7;
     setenv("SLURM_PROCID", "2", 1);
     cr_expect(nodes_find_self(1, &self, &err) == 0 && self == 0, "a task of a job that is a server of its own");
@@ -71,8 +71,35 @@ Test(nodes, nobody_started_any) {
     unsetenv("SLURM_NTASKS");
     setenv("LWS_GROUP_SIZE", "2", 1);
     setenv("LWS_WORKER_INDEX", "1", 1);
-    cr_expect(nodes_open(2, &n, &err) < 0 && err.code == ERROR_UNSUPPORTED && strstr(err.message, "LeaderWorkerSet"), "%s", err.message);
-    cr_expect(nodes_open(1, &n, &err) < 0 && err.code == ERROR_INVALID, "two that would each take itself for the leader");
+    cr_expect(nodes_find_self(2, &self, &err) == 0 && self == 1);
+    cr_expect(nodes_open(1, NULL, NULL, &n, &err) < 0 && err.code == ERROR_INVALID, "two that would each take itself for the leader");
+    cr_expect(nodes_open(2, "cpu", NULL, &n, &err) < 0 && err.code == ERROR_UNSUPPORTED && strstr(err.message, "by MPI alone"), "%s",
+              err.message);
+    cr_expect_str_eq(err.param, "device");
+    static const char *const indices[] = {"2", "-1", "one", ""};
+    for (size_t i = 0; i < sizeof indices / sizeof indices[0]; i++) {
+        setenv("LWS_WORKER_INDEX", indices[i], 1);
+        cr_expect(nodes_find_self(2, &self, &err) < 0 && strstr(err.message, "does not say which"), "%s", err.message);
+    }
+    unsetenv("LWS_WORKER_INDEX");
+    cr_expect(nodes_find_self(2, &self, &err) < 0 && err.code == ERROR_INVALID);
+}
+
+Test(nodes, where_they_meet) {
+    unsetenv("OMPI_COMM_WORLD_SIZE");
+    unsetenv("PMI_SIZE");
+    unsetenv("SLURM_NTASKS");
+    unsetenv("NCCL_COMM_ID");
+    unsetenv("LWS_GROUP_SIZE");
+    setenv("LWS_LEADER_ADDRESS", "model-0.model.default", 1);
+    nodes_set_place();
+    cr_expect_null(getenv("NCCL_COMM_ID"), "it is no set of several");
+    setenv("LWS_GROUP_SIZE", "2", 1);
+    nodes_set_place();
+    cr_expect_str_eq(getenv("NCCL_COMM_ID"), "model-0.model.default:29400");
+    setenv("NCCL_COMM_ID", "10.0.0.1:5000", 1);
+    nodes_set_place();
+    cr_expect_str_eq(getenv("NCCL_COMM_ID"), "10.0.0.1:5000", "who says where is heard");
 }
 
 /* ---- among threads ---- */

@@ -64,6 +64,10 @@ int cuda_group_leave(struct cuda_group *g, struct error *err);
 /* "NVLink (1-3), PCIe (4), ", in brackets the ranks: of a group in one process, once all ranks have joined the team. */
 void cuda_describe_links(const struct cuda_group *g, char *out, size_t size);
 
+/* ---- nccl_nodes.c ---- */
+
+int cuda_nodes_open(size_t ordinal, size_t rank, size_t size, size_t deadline_ms, struct collective **out, struct error *err);
+
 /* ---- collective_wait.c ---- */
 
 /* -1 if a rank has failed: the reason, and this rank's communicator is aborted. */

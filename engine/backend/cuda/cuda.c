@@ -360,4 +360,5 @@ const struct backend_ops backend_cuda_ops = {
     .graph_launch = cuda_graph_launch,
     .graph_free = cuda_graph_free,
     .collective_open = cuda_collective_open,
+    .nodes_open = cuda_nodes_open,
 };
