@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define JOINING_MS 60000  /* between the first process that was started and the last */
+#define JOINING_MS 60000  /* between the first process that was started and the last; */
+#define PODS_MS 900000    /* of pods, which get an image first */
 #define MEETING_PORT "29400" /* of the leader of a LeaderWorkerSet */
 #define LOADING_MS 600000 /* between the first and the last that has loaded its stage */
 
@@ -102,7 +103,9 @@ void nodes_set_place(void) {
     char place[300];
     const char *leader = getenv("LWS_LEADER_ADDRESS");
     node_start_from(from_environment, &start);
-    if (is_worker_set(&start) && leader && *leader) {
+    if (!is_worker_set(&start)) {
+        unsetenv("NCCL_COMM_ID"); /* ranks within a process meet without it, and would look for one another there */
+    } else if (leader && *leader) {
         int n = snprintf(place, sizeof place, "%s:" MEETING_PORT, leader);
         if (n < (int)sizeof place) {
             setenv("NCCL_COMM_ID", place, 0);
@@ -124,7 +127,7 @@ int nodes_open(size_t n_stages, const char *device, const char *cuda_module, str
     if (!made.words) {
         return error_memory(err);
     }
-    if ((is_worker_set(&start) ? backend_open_nodes(device ? device : "auto", cuda_module, start.rank, n_stages, JOINING_MS, &made.group, err)
+    if ((is_worker_set(&start) ? backend_open_nodes(device ? device : "auto", cuda_module, start.rank, n_stages, PODS_MS, &made.group, err)
                                : collective_open_mpi(JOINING_MS, &made.group, err)) < 0) {
         free(made.words);
         return -1;

@@ -51,7 +51,7 @@ int nodes_find_self(size_t n_stages, size_t *node, struct error *err);
  * there is none. The first of what a node does that may fail, so that the others can be told. Fails as nodes_find_self does.
  */
 int nodes_open(size_t n_stages, const char *device, const char *cuda_module, struct nodes *out, struct error *err);
-/* Before threads are started: where the processes of a LeaderWorkerSet meet (NCCL_COMM_ID) is set, unless it is. */
+/* Before threads are started: where the processes of a LeaderWorkerSet meet (NCCL_COMM_ID) is set, unless it is; for others nowhere. */
 void nodes_set_place(void);
 void nodes_close(struct nodes *n); /* a zeroed one is fine */
 

@@ -64,7 +64,7 @@ static const struct setting rows[] = {
              "threads; as many as the model's heads go to (inferd plan lists them)"},
     {AT(pipeline_parallel), SETTING_INT, .initial = "1", .min = 1, .max = COLLECTIVE_MAX_RANKS, .alias = "pp", .group = "Machine",
      .flags = SETTING_ENGINE,
-     .help = "processes that share the layers, started together by mpirun or srun, one a node; the first alone listens"},
+     .help = "processes that share the layers, started together by mpirun, srun or a LeaderWorkerSet, one a node; the first alone listens"},
     {AT(replicas), SETTING_INT, .initial = "1", .min = 1, .max = ENGINES_MOST, .group = "Machine",
      .help = "engines of this model behind one address, each with its own devices (on a GPU tensor_parallel of them, one behind the other; "
              "on a CPU a share of threads and memory); the settings of KV memory and max_sequences are those of each"},

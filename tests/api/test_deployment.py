@@ -121,6 +121,36 @@ def test_probes(daemon):
     assert deployment["spec"]["progressDeadlineSeconds"] > startup["failureThreshold"] * startup["periodSeconds"]
 
 
+def test_nodes_fit_together():
+    """The set's leader is a deployment's pod; all nodes have the same settings, as many as there are nodes; the pods alone meet."""
+    path = ("k8s", "leaderworkerset.yaml")
+    lws = of_kind("LeaderWorkerSet", *path)["spec"]["leaderWorkerTemplate"]
+    leader, worker = (lws[t]["spec"] for t in ("leaderTemplate", "workerTemplate"))
+    (first,), (other,) = leader["containers"], worker["containers"]
+    assert first["env"] == other["env"] and first["args"] == other["args"] and first["image"] == other["image"]
+    values = {e["name"]: e.get("value") for e in first["env"]}
+    assert int(values["INFERD_PIPELINE_PARALLEL"]) == lws["size"]
+    assert int(values["INFERD_TENSOR_PARALLEL"]) == first["resources"]["limits"]["nvidia.com/gpu"]
+    assert values["NCCL_COMM_ID"] == "$(LWS_LEADER_ADDRESS):29400"
+    assert not any(p in other for p in ("startupProbe", "readinessProbe", "livenessProbe", "ports"))  # it does not listen
+    plain = of_kind("Deployment", "k8s", "deployment.yaml")["spec"]["template"]["spec"]
+    assert leader["securityContext"] == worker["securityContext"] == plain["securityContext"]
+    for probe in ("livenessProbe", "readinessProbe"):
+        assert first[probe] == plain["containers"][0][probe]
+    assert first["startupProbe"]["periodSeconds"] * first["startupProbe"]["failureThreshold"] >= 900 + 900  # joining, and the load
+    drain = seconds(values["INFERD_DRAIN_TIMEOUT"]) + first["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert worker["terminationGracePeriodSeconds"] > leader["terminationGracePeriodSeconds"] > drain + 5
+    assert lws["restartPolicy"] == "RecreateGroupOnPodRestart"
+    labels = lws["leaderTemplate"]["metadata"]["labels"]
+    assert labels == lws["workerTemplate"]["metadata"]["labels"]
+    inside_set, http = (d["spec"] for d in documents(*path) if d["kind"] == "NetworkPolicy")
+    assert inside_set["podSelector"]["matchLabels"] == labels
+    assert inside_set["ingress"] == [{"from": [{"podSelector": {"matchLabels": labels}}]}]
+    only_leader = {**labels, "leaderworkerset.sigs.k8s.io/worker-index": "0"}
+    assert http["podSelector"]["matchLabels"] == of_kind("Service", *path)["spec"]["selector"] == only_leader
+    assert http["ingress"] == [{"ports": [{"port": "http"}]}]
+
+
 def test_metrics_exist(daemon):
     """Those that autoscaling asks for, and those that the gateway's endpoint picker expects of a server of the kind vllm."""
     served = set(re.findall(r"^([a-z_:]+)[{ ]", daemon.get("/metrics").body.decode(), re.M))

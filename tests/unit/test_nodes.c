@@ -100,6 +100,9 @@ Test(nodes, where_they_meet) {
     setenv("NCCL_COMM_ID", "10.0.0.1:5000", 1);
     nodes_set_place();
     cr_expect_str_eq(getenv("NCCL_COMM_ID"), "10.0.0.1:5000", "who says where is heard");
+    setenv("LWS_GROUP_SIZE", "1", 1);
+    nodes_set_place();
+    cr_expect_null(getenv("NCCL_COMM_ID"), "ranks within the process would meet there");
 }
 
 /* ---- among threads ---- */

@@ -20,6 +20,7 @@
 #define LONG_NS 1000000000 /* from here on of */
 #define LONG_NAP_NS 1000000 /* so long */
 #define LOOKS 16         /* looks at the stream for each one at NCCL */
+#define AGAIN_NS 500000000 /* between attempts to meet */
 #define END_MS 5000      /* between the first and the last node's goodbye */
 
 struct group {
@@ -228,21 +229,29 @@ static void abort_group(struct collective *c) {
 struct call {
     const struct nccl_api *nccl;
     int ordinal, rank, size;
+    uint64_t until_ns;
     ncclUniqueId id;
     ncclComm_t comm;
     const char *failed;
 };
 
+/* NCCL looks for the leader by its name at once, and not for long: it may have neither name nor address yet. */
 static int join_all(void *x) {
     struct call *c = x;
-    ncclResult_t rc = cudaSetDevice(c->ordinal) == cudaSuccess ? ncclSuccess : (ncclResult_t)1;
-    c->failed = "ncclGetUniqueId";
-    rc = rc == ncclSuccess ? c->nccl->ncclGetUniqueId(&c->id) : rc;
-    if (rc == ncclSuccess) {
-        c->failed = "ncclCommInitRank";
-        rc = c->nccl->ncclCommInitRank(&c->comm, c->size, c->id, c->rank);
+    ncclResult_t rc;
+    cudaSetDevice(c->ordinal);
+    for (;;) {
+        c->failed = "ncclGetUniqueId";
+        rc = c->nccl->ncclGetUniqueId(&c->id);
+        if (rc == ncclSuccess) {
+            c->failed = "ncclCommInitRank";
+            rc = c->nccl->ncclCommInitRank(&c->comm, c->size, c->id, c->rank);
+        }
+        if (rc == ncclSuccess || now_ns() + AGAIN_NS > c->until_ns) {
+            return (int)rc;
+        }
+        nanosleep(&(struct timespec){0, AGAIN_NS}, NULL);
     }
-    return (int)rc;
 }
 
 static int leave_all(void *x) {
@@ -295,7 +304,8 @@ static int take_memory(struct group *g, struct error *err) {
 }
 
 static int join(struct group *g, struct error *err) {
-    struct call hello = {.nccl = g->nccl, .ordinal = g->ordinal, .rank = (int)g->base.rank, .size = (int)g->base.size};
+    struct call hello = {.nccl = g->nccl, .ordinal = g->ordinal, .rank = (int)g->base.rank, .size = (int)g->base.size,
+                         .until_ns = now_ns() + (uint64_t)g->base.deadline_ms * 1000000};
     int rc = 0;
     const char *where = getenv("NCCL_COMM_ID");
     if (!where || !*where) {
