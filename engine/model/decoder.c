@@ -467,19 +467,38 @@ int decoder_gather(struct decoder *d, struct error *err) {
     return 0;
 }
 
-static bool are_greedy(const struct choice_row *rows, size_t n) {
-    for (size_t i = 0; i < n; i++) {
-        if (!rows[i].greedy || rows[i].n_edits > 0) {
-            return false;
+/* How many of its best logits a row looks at: 1 if it is greedy, 0 for more than a few. What comes before a top_k takes from the end, and
+ * a top_p would have to know how much there is. */
+static size_t best_of_row(const struct choice_row *row) {
+    size_t k = row->top_k > row->min_keep ? row->top_k : row->min_keep;
+    if (row->n_edits > 0 || row->greedy) {
+        return row->n_edits == 0;
+    }
+    for (size_t i = 0; i < row->n_stages && row->stages[i] != CHOICE_TOP_P; i++) {
+        if (row->stages[i] == CHOICE_TOP_K) {
+            return k > CHOICE_BEST ? 0 : k > 2 ? k : 2;
         }
     }
-    return true;
+    return 0;
+}
+
+static size_t best_of_rows(const struct choice_row *rows, size_t n) {
+    size_t most = 0;
+    for (size_t i = 0; i < n; i++) {
+        size_t k = best_of_row(&rows[i]);
+        if (k == 0) {
+            return 0;
+        }
+        most = k > most ? k : most;
+    }
+    return most;
 }
 
 int decoder_choose(struct decoder *d, size_t vocab_size, const struct choice_row *rows, size_t n, struct error *err) {
-    if (!d->gathered && d->group->ops->choose_greedy && are_greedy(rows, n)) {
-        return d->group->ops->choose_greedy(d->group, d->part, d->shard.vocab_padded, d->shard.vocab.first, d->shard.vocab.n,
-                                            vocab_size, rows, n, err);
+    size_t best = !d->gathered && d->group->ops->choose_best ? best_of_rows(rows, n) : 0;
+    if (best > 0) {
+        return d->group->ops->choose_best(d->group, d->part, d->shard.vocab_padded, d->shard.vocab.first, d->shard.vocab.n,
+                                          vocab_size, rows, n, best, err);
     }
     TRY(decoder_gather(d, err));
     return d->ops->choose(d->backend, d->logits, d->logits_ld, vocab_size, rows, n, err);

@@ -160,7 +160,7 @@ static int warm_rest(struct decoder *d, const struct decoder_batch *arrays, stru
     static const int32_t from = 0, to = 1;
     struct decoder_batch b = *arrays;
     const struct choice_row row = {.repetition_penalty = 1, .temperature = 1, .top_p = 1, .min_keep = 1};
-    struct choice_row greedy = row;
+    struct choice_row greedy = row, top = row;
     int32_t token;
     if (d->limits.kv_blocks > 1 && d->ops->kv_copy(d->backend, &d->kv[0], &from, &to, 1, err) < 0) {
         return -1;
@@ -170,13 +170,17 @@ static int warm_rest(struct decoder *d, const struct decoder_batch *arrays, stru
     }
     decoder_fill(d, &b, 1, 1, false);
     greedy.greedy = true;
+    top.stages[top.n_stages++] = CHOICE_TOP_K;
+    top.top_k = CHOICE_BEST;
     if (decoder_place(d, &b, err) < 0) {
         return -1;
     }
     b.max_context = d->limits.max_context; /* as of a long sequence, whose KV several blocks share */
-    if (decoder_queue(d, &b, err) < 0 || decoder_choose(d, d->config.vocab_size, &greedy, 1, err) < 0 ||
-        decoder_choose(d, d->config.vocab_size, &row, 1, err) < 0 || d->ops->feed(d->backend, b.token_ids, 1, err) < 0 ||
-        d->ops->chosen(d->backend, &token, 1, err) < 0) {
+    /* two choices may wait to be taken; the last of them gathers all logits, and then nothing is chosen from parts of them */
+    size_t vocab = d->config.vocab_size;
+    if (decoder_queue(d, &b, err) < 0 || decoder_choose(d, vocab, &greedy, 1, err) < 0 || decoder_choose(d, vocab, &top, 1, err) < 0 ||
+        d->ops->chosen(d->backend, &token, 1, err) < 0 || decoder_choose(d, vocab, &row, 1, err) < 0 ||
+        d->ops->feed(d->backend, b.token_ids, 1, err) < 0 || d->ops->chosen(d->backend, &token, 1, err) < 0) {
         return -1;
     }
     return d->ops->chosen(d->backend, &token, 1, err);

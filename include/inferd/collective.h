@@ -49,10 +49,12 @@ struct collective_ops {
                                    void *residual, size_t ldr, const float *w, size_t rows, size_t dim, float eps,
                                    struct error *err);
 
-    /* May be NULL. backend_ops.choose for rows that are all greedy and without edits, from logits that were not gathered: this rank
-     * has part[..][ld], the columns [first, first + columns), of which those below vocab_size count. */
-    int (*choose_greedy)(struct collective *c, const float *part, size_t ld, size_t first, size_t columns, size_t vocab_size,
-                         const struct choice_row *rows, size_t n, struct error *err);
+    /* May be NULL. backend_ops.choose for rows without edits that look at no more than the k best of their logits, k <= CHOICE_BEST, 1 if
+     * all are greedy, from logits that were not gathered: this rank has part[..][ld], the columns [first, first + columns), of which
+     * those below vocab_size count. The same tokens as from gathered ones. */
+#define CHOICE_BEST 64
+    int (*choose_best)(struct collective *c, const float *part, size_t ld, size_t first, size_t columns, size_t vocab_size,
+                       const struct choice_row *rows, size_t n, size_t k, struct error *err);
 
     /* Any thread: the group is broken, as by a rank that does not come. */
     void (*abort)(struct collective *c);

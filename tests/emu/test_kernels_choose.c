@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static size_t checks, failures;
+static size_t checks, failures, from_parts;
 
 #define CHECK(ok, ...)                                                                                                 \
     do {                                                                                                               \
@@ -138,6 +138,55 @@ static struct cuda_choice to_cuda(const struct choice_row *r, size_t first_edit)
     return c;
 }
 
+/* Does it look at the k best alone? As decoder_choose has it: no edits, and a top_k before any top_p; a greedy one at one. */
+static bool looks_at_best(const struct cuda_choice *c, size_t k) {
+    if (c->n_edits > 0 || c->greedy) {
+        return c->n_edits == 0;
+    }
+    for (size_t i = 0; i < c->n_stages && c->stages[i] != CHOICE_TOP_P; i++) {
+        if (c->stages[i] == CHOICE_TOP_K) {
+            return c->top_k <= k && c->min_keep <= k;
+        }
+    }
+    return false;
+}
+
+/* From the k best of each of `size` parts of the rows: the same tokens. Parts are as ranks have them, the last ones smaller, or nothing. */
+static void compare_parts(const struct device *d, size_t ld, size_t vocab, size_t size, size_t k, const struct cuda_choice *choices, size_t n,
+                          const int32_t *want) {
+    static struct cuda_choice some[BATCH];
+    static int32_t tokens[BATCH], got[BATCH];
+    struct cuda_candidate *parts;
+    struct cuda_choice *device_choices;
+    void *workspace;
+    size_t n_some = 0, each = vocab / size + (vocab % size != 0);
+    for (size_t i = 0; i < n; i++) {
+        if (looks_at_best(&choices[i], k)) {
+            tokens[n_some] = want[i];
+            some[n_some++] = choices[i];
+        }
+    }
+    CUDA(cudaMalloc((void **)&parts, size * BATCH * k * sizeof *parts));
+    CUDA(cudaMalloc((void **)&device_choices, BATCH * sizeof *device_choices));
+    CUDA(cudaMalloc(&workspace, cuda_candidates_bytes(BATCH, size, k)));
+    CUDA(cudaMemcpy(device_choices, some, n_some * sizeof *some, cudaMemcpyHostToDevice));
+    for (size_t r = 0; r < size; r++) {
+        size_t first = r * each < vocab ? r * each : vocab, end = first + each < vocab ? first + each : vocab;
+        CUDA(cuda_top_of_part(d->logits + first, ld, first, end - first, device_choices, n_some, k, parts + r * n_some * k, d->stream));
+    }
+    CUDA(cuda_choose_candidates(parts, size, k, device_choices, n_some, d->tokens, workspace, d->stream));
+    CUDA(cudaStreamSynchronize(d->stream));
+    CUDA(cudaMemcpy(got, d->tokens, n_some * sizeof *got, cudaMemcpyDeviceToHost));
+    for (size_t i = 0; i < n_some; i++) {
+        CHECK(got[i] == tokens[i], "vocabulary %zu in %zu parts, the %zu best, row %u: token %d, the host takes %d (greedy %d, k %u, min_keep %u)",
+              vocab, size, k, some[i].logits_row, (int)got[i], (int)tokens[i], some[i].greedy, some[i].top_k, some[i].min_keep);
+    }
+    from_parts += n_some;
+    CUDA(cudaFree(parts));
+    CUDA(cudaFree(device_choices));
+    CUDA(cudaFree(workspace));
+}
+
 /* One batch of rows of vocab logits, each with a request of its own. */
 static void compare(size_t vocab, size_t n_rows) {
     static float logits[BATCH][MAX_VOCAB + 3];
@@ -212,6 +261,9 @@ static void compare(size_t vocab, size_t n_rows) {
               c->n_stages, (double)c->temperature, c->top_k, (double)c->top_p, (double)c->min_p, c->min_keep,
               c->n_edits);
     }
+    compare_parts(&d, ld, vocab, 2, 64, choices, n_rows, want);
+    compare_parts(&d, ld, vocab, 4, 20, choices, n_rows, want);
+    compare_parts(&d, ld, vocab, 7, 2, choices, n_rows, want);
     sampler_destroy(&sampler);
     close_device(&d);
 }
@@ -300,6 +352,7 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < sizeof vocabs / sizeof *vocabs; i++) {
         compare(vocabs[i], BATCH);
     }
+    CHECK(from_parts > 100, "only %zu rows were chosen from parts", from_parts);
     printf("%zu checks, %zu failed\n", checks, failures);
     return failures > 0;
 }

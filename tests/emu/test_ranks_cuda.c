@@ -181,27 +181,39 @@ static void company_changes_nothing(const char *model, size_t n) {
     nothing_is_left();
 }
 
-/* The best of a row is found by each rank among its own logits; these are brought together only for who wants more. */
-static void greedy_logits_stay(const char *model) {
+/* The best ones of a row are found by each rank among its own logits; all are brought together only for who wants more, and then give the
+ * same tokens. */
+static void most_logits_stay(const char *model) {
+    enum { GREEDY, TOP_K, TOP_K_OF_ALL, SAMPLED, KINDS, BEST = 20 };
+    static const struct logit_bias nothing[] = {{65, 0}}; /* an edit, that is */
+    static struct outcome out[KINDS];
     struct engine_config c = config_of(model, 4);
     struct emu_counts before, after;
-    uint64_t bytes[2];
+    unsigned long long bytes[KINDS];
     configure_devices(4, EMU_ORDER_EAGER, 1);
     struct engine *e = open_config(&c);
-    for (int sampled = 0; sampled < 2; sampled++) {
-        static struct outcome out;
+    for (int i = 0; i < KINDS; i++) {
         struct engine_request r = plain_request(0, 9, 20);
         r.ignore_eos = true;
-        r.sampling.temperature = sampled ? 1.0f : 0.0f;
+        r.sampling.temperature = i == GREEDY ? 0.0f : 1.0f;
+        r.sampling.has_seed = true;
+        r.sampling.seed = 5;
+        r.sampling.top_k = i == TOP_K || i == TOP_K_OF_ALL ? BEST : 0;
+        r.sampling.top_p = i == TOP_K || i == TOP_K_OF_ALL ? 0.9f : 1;
+        r.sampling.logit_bias = nothing;
+        r.sampling.n_logit_bias = i == TOP_K_OF_ALL;
         emu_get_counts(&before);
-        memset(&out, 0, sizeof out);
-        one(e, &r, &out);
+        memset(&out[i], 0, sizeof out[i]);
+        one(e, &r, &out[i]);
         emu_get_counts(&after);
-        CHECK(out.n_tokens == 20, "%zu tokens", out.n_tokens);
-        bytes[sampled] = after.collective_bytes - before.collective_bytes;
+        CHECK(out[i].n_tokens == 20, "%zu tokens", out[i].n_tokens);
+        bytes[i] = after.collective_bytes - before.collective_bytes;
     }
-    CHECK(bytes[0] + 15 * (VOCAB * sizeof(float) - 4 * 8) < bytes[1], "%llu bytes are moved, and %llu with all logits",
-          (unsigned long long)bytes[0], (unsigned long long)bytes[1]);
+    CHECK(bytes[GREEDY] + 15 * (VOCAB * sizeof(float) - 4 * 8) < bytes[SAMPLED], "%llu bytes are moved, and %llu with all logits", bytes[GREEDY],
+          bytes[SAMPLED]);
+    CHECK(bytes[TOP_K] + 15 * (VOCAB * sizeof(float) - 4 * BEST * 8) < bytes[TOP_K_OF_ALL], "%llu bytes are moved, and %llu with all logits",
+          bytes[TOP_K], bytes[TOP_K_OF_ALL]);
+    CHECK(equal_outcomes(&out[TOP_K], &out[TOP_K_OF_ALL]) && !equal_outcomes(&out[TOP_K], &out[GREEDY]), "other tokens than from all logits");
     engine_close(e);
 }
 
@@ -333,7 +345,7 @@ static void on_model(const char *architecture, uint64_t seed, uint32_t rows) {
     }
     if (first) {
         RUN(runs_are_repeatable, path, 4);
-        RUN(greedy_logits_stay, path);
+        RUN(most_logits_stay, path);
         RUN(a_rank_stalls, path);
         RUN(a_device_is_lost, path);
     }

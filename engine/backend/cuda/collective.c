@@ -193,8 +193,31 @@ static int gather_columns(struct collective *c, const void *mine, size_t rows, s
     return 0;
 }
 
-static int choose_greedy(struct collective *c, const float *part, size_t ld, size_t first, size_t columns, size_t vocab_size,
-                         const struct choice_row *rows, size_t n, struct error *err) {
+/* The k best of each rank's part in place of a row, some rows at a time; c->chooser has the choices. */
+static int choose_candidates(struct cuda_group *g, const float *part, size_t ld, size_t first, size_t columns, size_t n, size_t k,
+                             struct error *err) {
+    struct backend *b = g->b;
+    const struct cuda_choice *choices = b->chooser.input.data;
+    int32_t *tokens = b->chooser.tokens.data;
+    size_t size = g->base.size, bytes = size * k * sizeof(struct cuda_candidate); /* of a row; its columns take as much */
+    size_t most = (g->workspace.bytes - TOKEN_BYTES) / (2 * bytes);
+    most = most < CUDA_CHOICE_ROWS ? most : CUDA_CHOICE_ROWS;
+    if (most == 0) {
+        return error_set(err, ERROR_INTERNAL, "a choice among %zu logits of each rank was not reserved", k);
+    }
+    for (size_t i = 0; i < n; i += most) {
+        size_t some = n - i < most ? n - i : most;
+        struct cuda_candidate *parts = g->workspace.data, *mine = parts + g->base.rank * some * k;
+        TRY(cuda_check(b, cuda_top_of_part(part, ld, first, columns, choices + i, some, k, mine, b->stream), "choosing tokens", err));
+        CALL(g, "a choice", ncclAllGather(mine, parts, some * k * sizeof *mine, ncclInt8, g->comm, b->stream));
+        TRY(cuda_check(b, cuda_choose_candidates(parts, size, k, choices + i, some, tokens + i, parts + some * size * k, b->stream),
+                       "choosing tokens", err));
+    }
+    return 0;
+}
+
+static int choose_best(struct collective *c, const float *part, size_t ld, size_t first, size_t columns, size_t vocab_size,
+                       const struct choice_row *rows, size_t n, size_t k, struct error *err) {
     struct cuda_group *g = group_of(c);
     struct backend *b = g->b;
     uint64_t *finds = g->workspace.data, *mine = finds + c->rank * n;
@@ -203,6 +226,10 @@ static int choose_greedy(struct collective *c, const float *part, size_t ld, siz
     }
     columns = first >= vocab_size ? 0 : columns < vocab_size - first ? columns : vocab_size - first;
     TRY(cuda_choose_begin(b, vocab_size, rows, n, err));
+    if (k > 1) {
+        TRY(choose_candidates(g, part, ld, first, columns, n, k, err));
+        return cuda_choose_end(b, n, err);
+    }
     TRY(cuda_check(b, cuda_best_of_part(part, ld, first, columns, b->chooser.input.data, n, mine, b->stream), "choosing tokens", err));
     CALL(g, "a choice", ncclAllGather(mine, finds, n * sizeof *finds, ncclInt8, g->comm, b->stream));
     TRY(cuda_check(b, cuda_best_of_ranks(finds, c->size, n, b->chooser.tokens.data, b->stream), "choosing tokens", err));
@@ -285,7 +312,7 @@ static void close_group(struct collective *c) {
     .all_reduce = all_reduce,                                                                                          \
     .all_gather = all_gather,                                                                                          \
     .gather_columns = gather_columns,                                                                                  \
-    .choose_greedy = choose_greedy,                                                                                    \
+    .choose_best = choose_best,                                                                                    \
     .broadcast = broadcast,                                                                                            \
     .barrier = barrier,                                                                                                \
     .send = send,                                                                                                      \

@@ -146,6 +146,23 @@ size_t cuda_choose_workspace(size_t vocab_size);
 cudaError_t cuda_best_of_part(const float *part, size_t ld, size_t first, size_t n, const struct cuda_choice *choices, size_t rows,
                               uint64_t *finds, cudaStream_t stream);
 cudaError_t cuda_best_of_ranks(const uint64_t *finds, size_t size, size_t rows, int32_t *tokens, cudaStream_t stream);
+/*
+ * The same of rows without edits that look at no more than the k best of their logits (sample.cu). cuda_top_of_part: parts[rows][k] of
+ * this rank, z CUDA_NO_CANDIDATE where it has fewer, NaN if one of its logits is no finite number. cuda_choose_candidates: tokens[rows] from
+ * parts[size][rows][k], rows <= CUDA_CHOICE_ROWS; workspace: cuda_candidates_bytes.
+ */
+struct cuda_candidate {
+    float z;
+    int32_t id;
+};
+#define CUDA_NO_CANDIDATE (-3.402823466e+38f) /* below every other, and finite */
+static inline size_t cuda_candidates_bytes(size_t rows, size_t size, size_t k) {
+    return rows * size * k * (sizeof(float) + sizeof(int32_t));
+}
+cudaError_t cuda_top_of_part(const float *part, size_t ld, size_t first, size_t n, const struct cuda_choice *choices, size_t rows, size_t k,
+                             struct cuda_candidate *out, cudaStream_t stream);
+cudaError_t cuda_choose_candidates(const struct cuda_candidate *parts, size_t size, size_t k, const struct cuda_choice *choices, size_t rows,
+                                   int32_t *tokens, void *workspace, cudaStream_t stream);
 /* token_ids[i] below 0, i < n, becomes tokens[-1 - token_ids[i]], or 0 where that is no token. */
 cudaError_t cuda_feed(int32_t *token_ids, const int32_t *tokens, size_t n, cudaStream_t stream);
 

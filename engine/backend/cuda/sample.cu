@@ -570,21 +570,107 @@ __device__ int choose(row &r, sample_shared &s, const cuda_choice &c, float *cop
     return draw(r, s, c.random);
 }
 
-__global__ void __launch_bounds__(THREADS)
-    choose_kernel(const float *logits, size_t ld, size_t vocab, const cuda_choice *choices, const logit_edit *edits,
-                  float *copies, int32_t *tokens) {
-    SHARED(sample_shared, s);
-    const cuda_choice &c = choices[blockIdx.x];
+__device__ row row_at(const float *z, size_t vocab) {
     row r = {};
-    r.z = logits + (size_t)c.logits_row * ld;
+    r.z = z;
     r.vocab = vocab;
     r.kind = NO_FLOOR;
     r.warp = (int)threadIdx.x / WARP;
     r.lane = (int)threadIdx.x % WARP;
     set_temperature(r, 1.0f);
+    return r;
+}
+
+__global__ void __launch_bounds__(THREADS)
+    choose_kernel(const float *logits, size_t ld, size_t vocab, const cuda_choice *choices, const logit_edit *edits,
+                  const int32_t *ids, float *copies, int32_t *tokens) {
+    SHARED(sample_shared, s);
+    const cuda_choice &c = choices[blockIdx.x];
+    row r = row_at(logits + (size_t)(ids ? blockIdx.x : c.logits_row) * ld, vocab);
     int token = choose(r, s, c, copies + (size_t)blockIdx.x * vocab, edits);
     if (threadIdx.x == 0) {
-        tokens[blockIdx.x] = token;
+        tokens[blockIdx.x] = ids && token >= 0 ? ids[(size_t)blockIdx.x * ld + (size_t)token] : token;
+    }
+}
+
+/* ---- the best of a part ---- */
+
+/* Where this warp's run begins among what is left of the row: how many come before, and how many at the edge may still come. */
+__device__ unsigned place_of_run(const row &r, sample_shared &s, unsigned *open) {
+    size_t chunk, end;
+    sums mine = {0, 0}; /* how many above the edge, at it */
+    for (run_of(r, &chunk, &end); chunk < end; chunk++) {
+        two t = load_two(r, chunk);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            mine.mass += t.kept[i] && t.key[i] > r.edge;
+            mine.count += t.kept[i] && t.key[i] == r.edge;
+        }
+    }
+    mine = warp_sum(mine);
+    block_sync();
+    if (r.lane == 0) {
+        s.warp[r.warp][0] = mine;
+    }
+    block_sync();
+    unsigned place = 0;
+    *open = r.n_equal;
+    for (int w = 0; w < r.warp; w++) {
+        unsigned equal = s.warp[w][0].count < *open ? s.warp[w][0].count : *open;
+        place += (unsigned)s.warp[w][0].mass + equal;
+        *open -= equal;
+    }
+    return place;
+}
+
+/* out[k]: the k largest of a row, of equal ones the lowest ids, in order of ids; none where there are fewer. */
+__global__ void __launch_bounds__(THREADS)
+    top_of_part(const float *part, size_t ld, size_t first, size_t n, const cuda_choice *choices, unsigned k, cuda_candidate *out) {
+    SHARED(sample_shared, s);
+    row r = row_at(part + (size_t)choices[blockIdx.x].logits_row * ld, n);
+    cuda_candidate *to = out + (size_t)blockIdx.x * k;
+    bool finite;
+    unsigned best = largest_key(r, s, &finite);
+    const cuda_candidate none = {finite ? CUDA_NO_CANDIDATE : __uint_as_float(0x7fc00000u), 0};
+    r.z_max = sampler_float_of_key(best);
+    for (unsigned i = threadIdx.x; i < k; i += THREADS) {
+        to[i] = none;
+    }
+    block_sync();
+    if (!finite || n == 0) {
+        return;
+    }
+    if (n > k) {
+        keep_best(r, s, {1, k, NO_MASS});
+    }
+    unsigned open, place = place_of_run(r, s, &open), below = (1u << r.lane) - 1;
+    size_t chunk, end;
+    for (run_of(r, &chunk, &end); chunk < end; chunk++) {
+        two t = load_two(r, chunk);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            bool at_edge = t.kept[i] && t.key[i] == r.edge;
+            unsigned equal = warp_ballot(at_edge);
+            bool in = t.kept[i] && (t.key[i] > r.edge || (at_edge && (unsigned)__popc(equal & below) < open));
+            unsigned all = warp_ballot(in), at = place + (unsigned)__popc(all & below);
+            if (in && at < k) {
+                to[at] = {t.z[i], (int32_t)(first + chunk * CHUNK + (size_t)(r.lane + i * WARP))};
+            }
+            unsigned taken = (unsigned)__popc(equal);
+            open -= taken < open ? taken : open;
+            place += (unsigned)__popc(all);
+        }
+    }
+}
+
+/* Rows of what the ranks found, side by side in their order and so in that of the ids: z, ids[rows][size * k]. */
+__global__ void join_candidates(const cuda_candidate *parts, size_t rows, size_t size, size_t k, float *z, int32_t *ids) {
+    size_t row = size * k;
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < rows * row; i += (size_t)gridDim.x * blockDim.x) {
+        size_t m = i / row, rank = i % row / k;
+        const cuda_candidate c = parts[(rank * rows + m) * k + i % k];
+        z[i] = c.z;
+        ids[i] = c.id;
     }
 }
 
@@ -616,5 +702,28 @@ extern "C" cudaError_t cuda_choose(const float *logits, size_t ld, size_t vocab_
         return cudaSuccess;
     }
     return LAUNCH(choose_kernel, dim3((unsigned)n), dim3(THREADS), sizeof(sample_shared), stream, logits, ld,
-                  vocab_size, choices, edits, (float *)workspace, tokens);
+                  vocab_size, choices, edits, (const int32_t *)nullptr, (float *)workspace, tokens);
+}
+
+extern "C" cudaError_t cuda_top_of_part(const float *part, size_t ld, size_t first, size_t n, const struct cuda_choice *choices,
+                                        size_t rows, size_t k, struct cuda_candidate *out, cudaStream_t stream) {
+    if (rows == 0) {
+        return cudaSuccess;
+    }
+    return LAUNCH(top_of_part, dim3((unsigned)rows), dim3(THREADS), sizeof(sample_shared), stream, part, ld, first, n, choices,
+                  (unsigned)k, out);
+}
+
+extern "C" cudaError_t cuda_choose_candidates(const struct cuda_candidate *parts, size_t size, size_t k, const struct cuda_choice *choices,
+                                              size_t rows, int32_t *tokens, void *workspace, cudaStream_t stream) {
+    size_t row = size * k, blocks = (rows * row + 255) / 256;
+    float *z = (float *)workspace;
+    int32_t *ids = (int32_t *)(z + rows * row);
+    if (rows == 0) {
+        return cudaSuccess;
+    }
+    cudaError_t rc = LAUNCH(join_candidates, dim3((unsigned)(blocks < 1024 ? blocks : 1024)), dim3(256), 0, stream, parts, rows, size, k, z, ids);
+    return rc != cudaSuccess ? rc
+                             : LAUNCH(choose_kernel, dim3((unsigned)rows), dim3(THREADS), sizeof(sample_shared), stream, z, row, row, choices,
+                                      (const logit_edit *)nullptr, (const int32_t *)ids, (float *)nullptr, tokens);
 }
