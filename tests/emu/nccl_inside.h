@@ -10,7 +10,7 @@
 namespace emu {
 
 enum class What { all_reduce, all_gather, broadcast, send, recv };
-static const char *const names[] [[maybe_unused]] = {"ncclAllReduce", "ncclAllGather", "ncclBroadcast", "ncclSend", "ncclRecv"};
+[[maybe_unused]] static const char *const names[] = {"ncclAllReduce", "ncclAllGather", "ncclBroadcast", "ncclSend", "ncclRecv"};
 
 /* One rank's call. */
 struct Part {

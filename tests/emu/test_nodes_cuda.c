@@ -114,9 +114,11 @@ static void one_dies(struct collective *g) {
     struct error err;
     char x = 0;
     OK(g->ops->barrier(g, &err));
-    if (g->rank == 1) {
-        _exit(0);
+    if (g->rank == 1) { /* once the other has left the barrier, which it needs this one for */
+        OK(g->ops->recv(g, &x, 1, 0, &err));
+        _exit(failures > 0);
     }
+    OK(g->ops->send(g, &x, 1, 1, &err));
     uint64_t began = clock_now_ns();
     CHECK(g->ops->recv(g, &x, 1, 1, &err) < 0 && err.code == ERROR_DEVICE && strstr(err.message, "NCCL reports: remote process exited"), "%s",
           err.message);

@@ -37,10 +37,11 @@ Test(process_stats, they_follow_the_process) {
     cr_assert_gt(after.resident_bytes, 1 << 20);
     cr_assert_gt(after.virtual_bytes, after.resident_bytes);
 
-    struct timespec spin = {0};
-    while (spin.tv_sec == 0 && spin.tv_nsec < 50000000) {
+    struct timespec begin, spin; /* 50 ms more than it has had */
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &begin);
+    do {
         clock_gettime(CLOCK_THREAD_CPUTIME_ID, &spin);
-    }
+    } while ((spin.tv_sec - begin.tv_sec) * 1000000000 + (spin.tv_nsec - begin.tv_nsec) < 50000000);
     process_stats_read(&after);
     cr_assert_geq(after.cpu_seconds, before.cpu_seconds + 0.02);
 
