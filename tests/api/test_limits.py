@@ -109,7 +109,7 @@ def test_a_plural_request_is_let_in_whole_or_not(fake):
         assert m[("vllm:num_requests_running", (("engine", "0"), ("model_name", "fake")))] == 1
         assert m[("vllm:num_requests_waiting", (("engine", "0"), ("model_name", "fake")))] == 2, "a part of it was queued"
     second = d.open_stream("@say x", n=2)
-    wait_for(lambda: d.gauge("requests_waiting") == 1, 5, "two more fit")
+    wait_for(lambda: d.metrics()[("vllm:num_requests_waiting", (("engine", "0"), ("model_name", "fake")))] == 4, 5, "two more fit")
     assert d.post("/v1/completions", body()).status == 429
     first.close()
     assert len({c["index"] for e in second.events() for c in e["choices"]}) == 2 and second.done
@@ -124,12 +124,12 @@ def test_queued_prompt_tokens_are_bounded(fake):
     busy = d.open_stream("@stall " + "x" * 200)  # more than the bound, but nobody else waits
     wait_for(lambda: d.gauge("requests_running") == 1, 5, "it runs")
     waiting = [d.open_stream([1] * 40), d.open_stream([1] * 20, n=2)]
-    wait_for(lambda: d.gauge("requests_waiting") == 2, 5, "80 tokens wait: n counts n")
+    wait_for(lambda: d.gauge("waiting_prompt_tokens") == 80, 5, "80 tokens wait: n counts n")
     for prompt, fields in (([1] * 21, {}), ([1] * 7, {"n": 3}), ([[1] * 11, [1] * 11], {})):
         answer = d.post("/v1/completions", body(prompt, **fields))
         assert answer.status == 429 and answer.error()["code"] == "queue_full", (prompt, fields)
     last = d.open_stream([1] * 20)
-    wait_for(lambda: d.gauge("requests_waiting") == 3, 5, "100 are let in")
+    wait_for(lambda: d.gauge("waiting_prompt_tokens") == 100, 5, "100 are let in")
     assert d.post("/v1/completions", body([1])).status == 429
     assert d.gauge("waiting_prompt_tokens") == 100
     busy.close()
@@ -146,7 +146,7 @@ def test_a_length_that_tells_is_not_tokenised(fake, path):
     busy = d.open_stream("@stall", max_tokens=10)
     wait_for(lambda: d.gauge("requests_running") == 1, 5, "it runs")
     waiting = d.open_stream([1] * 500, max_tokens=10)
-    wait_for(lambda: d.gauge("requests_waiting") == 1, 5, "it waits")
+    wait_for(lambda: d.gauge("waiting_prompt_tokens") == 500, 5, "it waits, and how long it is is known")
 
     def ask(length):
         text = "@tokenise=3000 " + "x" * length
