@@ -551,12 +551,19 @@ const char *ncclGetLastError(ncclComm_t) {
 }
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId *uniqueId) {
+    const char *place = getenv("NCCL_COMM_ID");
+    ncclResult_t interface = net_choose_interface(place);
+    bool known = !place || net_is_place(place);
     Call c(false);
+    if (interface != ncclSuccess || !known) {
+        return refuse(c.r, known ? interface : ncclInvalidArgument, "ncclGetUniqueId: %s",
+                      known ? "no interface was found when it was first called" : "there is no such place");
+    }
     if (!uniqueId) {
         return refuse(c.r, ncclInvalidArgument, "ncclGetUniqueId: no place for the answer");
     }
     memset(uniqueId, 0x5a, sizeof *uniqueId);
-    if (const char *place = getenv("NCCL_COMM_ID")) {
+    if (place) {
         snprintf(uniqueId->internal, sizeof uniqueId->internal, "%s%s", at_place, place);
         return ncclSuccess;
     }

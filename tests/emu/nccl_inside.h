@@ -67,6 +67,13 @@ size_t bytes_given(const Member &m, const Part &p);
 
 /* ---- nccl_net.cc ---- */
 
+/*
+ * The first call of a process chooses the interface of its bootstrap, and what became of it is kept. At `place` ("host:port", null: anywhere)
+ * it has to be one in the subnet of that address; here, as where each pod is a subnet of its own, none but what has it.
+ */
+ncclResult_t net_choose_interface(const char *place);
+/* Whether there is such a place, by now. */
+bool net_is_place(const std::string &place);
 /* Meets `size` processes at "host:port", where rank 0 is; blocks until all have come. "": well, else what went wrong. */
 std::string net_join(const std::string &place, int size, int rank, std::shared_ptr<Net> *out);
 /* Begin to receive: under the lock, once the member is known. */

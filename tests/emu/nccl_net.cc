@@ -7,6 +7,7 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <ifaddrs.h>
 #include <netdb.h>
 #include <poll.h>
 #include <string.h>
@@ -88,6 +89,37 @@ static bool resolve(const std::string &place, sockaddr_in *out) {
     memcpy(out, found->ai_addr, sizeof *out);
     freeaddrinfo(found);
     return true;
+}
+
+static bool is_own_address(const sockaddr_in &at) {
+    ifaddrs *all = nullptr;
+    bool found = false;
+    if (getifaddrs(&all) != 0) {
+        return false;
+    }
+    for (const ifaddrs *i = all; i; i = i->ifa_next) {
+        found = found || (i->ifa_addr && i->ifa_addr->sa_family == AF_INET &&
+                          reinterpret_cast<const sockaddr_in *>(i->ifa_addr)->sin_addr.s_addr == at.sin_addr.s_addr);
+    }
+    freeifaddrs(all);
+    return found;
+}
+
+ncclResult_t net_choose_interface(const char *place) {
+    static std::once_flag once;
+    static ncclResult_t chosen = ncclSuccess;
+    std::call_once(once, [place] {
+        sockaddr_in at;
+        if (place) {
+            chosen = !resolve(place, &at) ? ncclInvalidArgument : !is_own_address(at) ? ncclSystemError : ncclSuccess;
+        }
+    });
+    return chosen;
+}
+
+bool net_is_place(const std::string &place) {
+    sockaddr_in at;
+    return resolve(place, &at);
 }
 
 static int listen_at(const sockaddr_in &at) {

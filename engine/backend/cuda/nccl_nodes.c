@@ -22,6 +22,7 @@
 #define LOOKS 16         /* looks at the stream for each one at NCCL */
 #define AGAIN_NS 500000000 /* between attempts to meet */
 #define END_MS 5000      /* between the first and the last node's goodbye */
+#define PLACE_BYTES 300  /* of NCCL_COMM_ID: a name has 253 */
 
 struct group {
     struct collective base;
@@ -235,7 +236,7 @@ struct call {
     const char *failed;
 };
 
-/* NCCL looks for the leader by its name at once, and not for long: it may have neither name nor address yet. */
+/* NCCL looks for the leader by its name at once, and not for long: it may have neither name nor address yet, or another than before. */
 static int join_all(void *x) {
     struct call *c = x;
     ncclResult_t rc;
@@ -303,15 +304,34 @@ static int take_memory(struct group *g, struct error *err) {
     return 0;
 }
 
+/*
+ * NCCL chooses the interface of its bootstrap in its first call of a process, and keeps what became of that. With NCCL_COMM_ID set it takes
+ * none but one in the subnet of that address: pods have often no subnet in common, and the leader may have no address yet. Without, it
+ * chooses as for ranks (NCCL_SOCKET_IFNAME is heard). A thread and a socket that waits for nobody are left of the id that it makes.
+ */
+static int choose_interface(struct group *g, const char *place, struct error *err) {
+    ncclUniqueId unused;
+    unsetenv("NCCL_COMM_ID");
+    ncclResult_t rc = g->nccl->ncclGetUniqueId(&unused);
+    if (setenv("NCCL_COMM_ID", place, 1) != 0) {
+        return error_memory(err);
+    }
+    return rc == ncclSuccess ? 0 : nccl_failed(g, rc, "the choice of an interface", err);
+}
+
 static int join(struct group *g, struct error *err) {
     struct call hello = {.nccl = g->nccl, .ordinal = g->ordinal, .rank = (int)g->base.rank, .size = (int)g->base.size,
                          .until_ns = now_ns() + (uint64_t)g->base.deadline_ms * 1000000};
     int rc = 0;
-    const char *where = getenv("NCCL_COMM_ID");
-    if (!where || !*where) {
+    char where[PLACE_BYTES]; /* of its own: the variable changes meanwhile */
+    const char *set = getenv("NCCL_COMM_ID");
+    if (!set || !*set || strlen(set) >= sizeof where) {
         return error_set_param(err, ERROR_INVALID, "pipeline_parallel",
-                               "nodes without MPI meet where NCCL_COMM_ID=HOST:PORT says, on the leader, and it is not set");
+                               "nodes without MPI meet where NCCL_COMM_ID=HOST:PORT says, on the leader, and it is %s",
+                               set && *set ? "too long" : "not set");
     }
+    memcpy(where, set, strlen(set) + 1);
+    TRY(choose_interface(g, where, err));
     if (!errand_run(join_all, &hello, sizeof hello, g->base.deadline_ms, &rc)) {
         return error_set(err, ERROR_DEVICE, "not all of %zu nodes came to %s (NCCL_COMM_ID) within %.1f s", g->base.size, where,
                          (double)g->base.deadline_ms / 1e3);
